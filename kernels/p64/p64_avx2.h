@@ -16,8 +16,8 @@ KT_INLINE kt_vi kt_dot_begin(kt_vi start) {
     return kt_v_each_int(0);
 }
 
-/* VPMADDUBSW adds two products of a 4-bit code and an int8: at most 2 * 15 * 127 = 3810, so the 8 steps
- * of a group fit int16 (30480) and widen once per group. */
+/* VPMADDUBSW adds two products of a 4-bit code and an int8: at most 2 * 15 * 127 = 3810, so the 8
+ * steps of a group fit int16 (30480) and widen once per group. */
 KT_INLINE kt_vi kt_dot_first(kt_vi u, kt_vi q, kt_vi start) {
     (void)start;
     return _mm256_maddubs_epi16(u, q);
