@@ -19,15 +19,14 @@ typedef struct kt_few_points {
 } kt_few_points;
 
 /* Of points of eight inputs those of rows 0, 1, 4, 5 are in one vector, of 2, 3, 6, 7 in another:
- * which byte of the signs of quads 2 p and 2 p + 1 each input has, and which bit. */
-KT_INLINE kt_vi kt_few_point_byte(const int is_second) {
+ * -1 where an input of the first or second vector has its bit set, of the signs of two quads. */
+KT_INLINE kt_vi kt_few_point_minus(kt_vi signs, const int is_second) {
     const int64_t low = 0x0404040400000000, up = low + 0x0202020202020202;
-    const kt_vi first = _mm256_set_epi64x(up, up, low, low);
-    return is_second ? _mm256_add_epi8(first, _mm256_set1_epi8(1)) : first;
-}
-KT_INLINE kt_vi kt_few_point_bit(void) {
     const int64_t even = 0x0804020108040201, odd = (int64_t)0x8040201080402010u;
-    return _mm256_set_epi64x(odd, even, odd, even);
+    const kt_vi first = _mm256_set_epi64x(up, up, low, low);
+    const kt_vi byte = is_second ? _mm256_add_epi8(first, _mm256_set1_epi8(1)) : first;
+    const kt_vi bit = _mm256_set_epi64x(odd, even, odd, even);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(signs, byte), bit), bit);
 }
 
 /* Of each pair of 32-bit words the first, twice, or the second. */
@@ -38,9 +37,8 @@ KT_INLINE kt_vi kt_few_second_words(kt_vi v) {
     return _mm256_shuffle_epi32(v, 0xf5);
 }
 
-/* Products of points with activations q, negative where the bit of a sign is set. */
-KT_INLINE kt_vi kt_few_point_products(kt_vi points, kt_vi q, kt_vi signs, kt_vi bit) {
-    const kt_vi minus = _mm256_cmpeq_epi8(_mm256_and_si256(signs, bit), bit);
+/* Products of points with activations q, which change their sign where minus is -1. */
+KT_INLINE kt_vi kt_few_point_products(kt_vi points, kt_vi q, kt_vi minus) {
     return _mm256_maddubs_epi16(points, _mm256_sub_epi8(_mm256_xor_si256(q, minus), minus));
 }
 
@@ -60,7 +58,7 @@ KT_INLINE void kt_few_points8(const kt_p64_spec s, const kt_few_points *x, const
                               int slice) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
     const kt_point_fields fields = kt_point_fields_of(s.grid, x->f.planes, slice);
-    const kt_vi bit = kt_few_point_bit(), ones = _mm256_set1_epi16(1);
+    const kt_vi ones = _mm256_set1_epi16(1);
     _Alignas(32) uint16_t word[8 * KT_SLICE_ROWS];
 
     kt_point_find(s.grid, &x->f, slice, word);
@@ -73,9 +71,8 @@ KT_INLINE void kt_few_points8(const kt_p64_spec s, const kt_few_points *x, const
             size_t index[8];
             kt_point_eight(s.grid, &fields, word, p, 8 * c, index);
             KT_EACH (i, 2) {
-                const kt_vi of_row = _mm256_shuffle_epi8(signs, kt_few_point_byte(i));
                 const kt_vi v = kt_few_point_products(kt_points_pairs(x->points, index + 2 * i),
-                                                      q[p], of_row, bit);
+                                                      q[p], kt_few_point_minus(signs, i));
                 part[i] = p % 2 ? _mm256_add_epi16(part[i], v) : v;
                 if (p % 2) sum[i] = kt_v_add32(sum[i], kt_v_madd16(part[i], ones));
             }
@@ -93,9 +90,6 @@ KT_INLINE void kt_few_points8(const kt_p64_spec s, const kt_few_points *x, const
 KT_INLINE void kt_few_points4(const kt_p64_spec s, const kt_few_points *x, const kt_vi q[4],
                               int slice) {
     const kt_point_fields fields = kt_point_fields_of(s.grid, x->f.planes, slice);
-    const kt_vi byte =
-        _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
-    const kt_vi bit = _mm256_set1_epi64x((int64_t)0x8040201008040201u);
     const kt_vi ones = _mm256_set1_epi16(1);
     _Alignas(32) uint16_t word[8 * KT_SLICE_ROWS];
 
@@ -104,12 +98,12 @@ KT_INLINE void kt_few_points4(const kt_p64_spec s, const kt_few_points *x, const
         kt_vi sum = kt_v_each_int(0), part = sum;
         KT_EACH (o, 8) {
             const uint8_t *signs = fields.signs + kt_grid_signs_at(s.grid, o) + 4 * c;
-            const kt_vi of_row = _mm256_shuffle_epi8(kt_v_each(signs), byte);
             const kt_vi four = o % 2 ? kt_few_second_words(q[o / 2]) : kt_few_first_words(q[o / 2]);
             size_t index[8];
             kt_vi v;
             kt_point_eight(s.grid, &fields, word, o, 8 * c, index);
-            v = kt_few_point_products(kt_points_words(x->points, index), four, of_row, bit);
+            v = kt_few_point_products(kt_points_words(x->points, index), four,
+                                      kt_v_set_bits(signs));
             part = o % 2 ? _mm256_add_epi16(part, v) : v;
             if (o % 2) sum = kt_v_add32(sum, kt_v_madd16(part, ones));
             KT_IN_ORDER();

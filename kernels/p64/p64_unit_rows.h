@@ -63,22 +63,28 @@ KT_INLINE void kt_unit_middles(__m256i v, const int centre, const int steps, int
     _mm_storeu_si128((__m128i *)(void *)out, _mm256_castsi256_si128(v));
 }
 
+/* What an int32 sum starts with, in sums of the row's activations. */
+KT_INLINE int kt_unit_start_times(const kt_p64_spec s) {
+    const kt_unit_kind kind = kt_unit_kind_of(s);
+    if (kind.extra == KT_EXTRA_ZERO) return -1;
+    return (kind.centre ? kt_unit_centre(s) : 0) - kt_unit_offset(s);
+}
+
 /* The u-th unit of a chunk that begins with `unit`, in row r. */
 KT_INLINE void kt_unit_row_open(const kt_p64_spec s, const kt_p64_tile *t, int64_t unit, int r,
                                 int u, kt_unit_rows *x) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
-    const int centre = kind.centre ? kt_unit_centre(s) : 0;
-    const int offset = kind.extra == KT_EXTRA_ZERO ? 1 : kt_unit_offset(s) - centre;
     const uint8_t *q = (const uint8_t *)t->a[r] + 32 * (unit + u);
     const float a_scale = kt_a8_scales(t->a[r], t->k)[unit + u];
     int32_t sum[2] = {kt_a8_comps(t->a[r], t->k)[unit + u] / -8, 0};
 
-    if (kind.centre) kt_unit_middles(kt_pair_sums(q), centre, kind.chain, &x->mid[r][4 * u]);
+    if (kind.centre)
+        kt_unit_middles(kt_pair_sums(q), kt_unit_centre(s), kind.chain, &x->mid[r][4 * u]);
     x->a_scale[r][u] = a_scale;
     if (!kt_unit_sums(kind)) return;
     if (kind.halves == 2) kt_half_sums(q, sum);
     for (int h = 0; h < kind.halves; h++) {
-        x->start[r][2 * u + h] = -offset * sum[h];
+        x->start[r][2 * u + h] = kt_unit_start_times(s) * sum[h];
         x->sums[r][2 * u + h] = a_scale * (float)sum[h];
     }
 }
@@ -93,20 +99,19 @@ KT_INLINE void kt_put_halves(__m128i first, __m128i last, void *out) {
 KT_INLINE void kt_unit_row_open4(const kt_p64_spec s, const kt_p64_tile *t, int64_t unit, int r,
                                  int u, kt_unit_rows *x) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
-    const int centre = kind.centre ? kt_unit_centre(s) : 0;
-    const int offset = kind.extra == KT_EXTRA_ZERO ? 1 : kt_unit_offset(s) - centre;
     const uint8_t *q = (const uint8_t *)t->a[r] + 32 * (unit + u);
     const int32_t *comps = kt_a8_comps(t->a[r], t->k) + unit + u;
     const __m128 a_scale = _mm_loadu_ps(kt_a8_scales(t->a[r], t->k) + unit + u);
     const __m128i comp = _mm_loadu_si128((const __m128i *)(const void *)comps);
-    const __m128i zero = _mm_setzero_si128(), times = _mm_set1_epi32(-offset);
+    const __m128i zero = _mm_setzero_si128(), times = _mm_set1_epi32(kt_unit_start_times(s));
     __m128i first = _mm_srai_epi32(_mm_sub_epi32(zero, comp), 3), last = zero;
     __m256i pairs[4];
 
     if (kind.halves == 2 || kind.centre) {
         KT_EACH (j, 4) {
             pairs[j] = kt_pair_sums(q + 32 * j);
-            if (kind.centre) kt_unit_middles(pairs[j], centre, kind.chain, &x->mid[r][4 * (u + j)]);
+            if (kind.centre)
+                kt_unit_middles(pairs[j], kt_unit_centre(s), kind.chain, &x->mid[r][4 * (u + j)]);
         }
     }
     _mm_storeu_ps(&x->a_scale[r][u], a_scale);

@@ -118,13 +118,17 @@ KT_INLINE kt_vi kt_v_mask_bytes(kt_vi v, int mask) {
 KT_INLINE kt_vi kt_v_or(kt_vi a, kt_vi b) {
     return _mm256_or_si256(a, b);
 }
-/* a + v where a bit is clear, a - v where it is set, by bytes; 32 bits. */
-KT_INLINE kt_vi kt_v_add_signed(kt_vi a, kt_vi v, const uint8_t *bits) {
+/* -1 in the bytes whose bit is set, of 32. */
+KT_INLINE kt_vi kt_v_set_bits(const uint8_t *bits) {
     const kt_vi byte =
         _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
     const kt_vi bit = _mm256_set1_epi64x((long long)0x8040201008040201u);
     const kt_vi is_set = _mm256_and_si256(_mm256_shuffle_epi8(kt_v_each(bits), byte), bit);
-    const kt_vi minus = _mm256_cmpeq_epi8(is_set, bit);
+    return _mm256_cmpeq_epi8(is_set, bit);
+}
+/* a + v where a bit is clear, a - v where it is set, by bytes; 32 bits. */
+KT_INLINE kt_vi kt_v_add_signed(kt_vi a, kt_vi v, const uint8_t *bits) {
+    const kt_vi minus = kt_v_set_bits(bits);
     return _mm256_add_epi8(a, _mm256_sub_epi8(_mm256_xor_si256(v, minus), minus));
 }
 
