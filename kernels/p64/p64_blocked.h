@@ -13,7 +13,7 @@
  * sums in the tile. Since these lie in memory between groups, the order of work is free: k is cut into
  * chunks, and a chunk of a slice of the panel (KT_V_COLUMNS vectors wide) is unpacked once into L1
  * for all rows of the block. A few rows read the panel as it comes, in one linear pass; vectors of 32
- * bytes do so by p64_few.h.
+ * bytes do so by p64_few.h, and AVX2 takes up to KT_PASS_ROWS four at a time that way, from L2.
  *
  * The f32 sums of a row run over k in ascending order whatever the number of rows.
  *
@@ -24,10 +24,11 @@
 #include "kernels/p64/p64_glue.h"
 #include "kernels/simd/denormals.h"
 
-#define KT_BLOCK_ROWS 64                          /* rows of a block: their sums are 16 KiB */
-#define KT_MICRO_ROWS 4                           /* rows of a micro kernel */
-#define KT_DIRECT_ROWS 8                          /* from here on unpacking into L1 pays */
-#define KT_CHUNK_GROUPS 8                         /* groups of 32 inputs per chunk of INT4 */
+#define KT_BLOCK_ROWS 64  /* rows of a block: their sums are 16 KiB */
+#define KT_MICRO_ROWS 4   /* rows of a micro kernel */
+#define KT_DIRECT_ROWS 8  /* from here on unpacking into L1 pays */
+#define KT_PASS_ROWS 20   /* AVX2: up to here passes of four rows win over unpacking */
+#define KT_CHUNK_GROUPS 8 /* groups of 32 inputs per chunk of INT4 */
 #define KT_WORD_GROUPS (KT_V_BYTES == 32 ? 4 : 2) /* of INT8 as words: 8 KiB of a slice */
 
 /* Bytes from row to row of activations widened to 16 bits. */
@@ -227,7 +228,7 @@ KT_INLINE void kt_unpack_nibbles(const uint8_t *w, int groups, uint8_t *out) {
 
 static inline void kt_tile_w4g32_blocked(const kt_p64_tile *t) {
 #if KT_V_BYTES == 32
-    if (t->rows < KT_DIRECT_ROWS) {
+    if (t->rows < (KT_DOT_APART ? KT_PASS_ROWS + 1 : KT_DIRECT_ROWS)) {
         kt_few_tile(t, KT_FEW_NIBBLES);
         return;
     }
@@ -456,8 +457,8 @@ static inline void kt_tile_w8c_words(const kt_p64_tile *t) {
     const kt_words_how *how = t->context;
     unsigned before;
 
-#if KT_V_BYTES == 32
-    if (t->rows <= KT_MICRO_ROWS) { /* of more, each four would read the panel */
+#if KT_V_BYTES == 32 /* five to seven rows gain more from reading the panel once */
+    if (t->rows <= KT_MICRO_ROWS || (t->rows >= KT_DIRECT_ROWS && t->rows <= KT_PASS_ROWS)) {
         kt_few_tile(t, KT_FEW_WORDS);
         kt_scale_channels(t);
         return;

@@ -174,14 +174,19 @@ KT_INLINE_UNROLLED void kt_few_units_rows(const kt_p64_tile *t, const kt_p64_spe
 
 #include "kernels/p64/p64_few_points.h"
 
-/* More rows have points looked up into scratch. Seven rows in two passes lose to it where four
- * sums are held: a ninth of the time with IQ4_XS. */
+/* More rows have points looked up into scratch. Two passes of four lose to it where opening a code takes
+ * more than a shift and a mask, and seven rows where four sums are held: a ninth of the time with
+ * IQ4_XS. */
 KT_INLINE int kt_takes_few(const kt_p64_spec s, int rows) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
     const int most = KT_DIRECT_ROWS - (kind.chain == 8 / kind.halves ? 1 : 2);
+    const int is_plain = s.values == KT_P64_LINEAR && !s.high && kind.halves == 1;
 
     if (s.grid) return rows == 1;
-    return rows <= most && s.scale != KT_P64_IQ1;
+    if (s.scale == KT_P64_IQ1) return 0;
+    if (KT_DOT_APART && is_plain && s.low == 4) return rows <= 12;
+    if (KT_DOT_APART && is_plain && s.low == 8) return rows <= 8;
+    return rows <= most;
 }
 
 /* All rows of the tile, four at a time: each four read the panel. */

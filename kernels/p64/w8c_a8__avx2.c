@@ -24,6 +24,6 @@ static void down(const kt_moe_call *call) {
     kt_rows_down(call, kt_tile_w8c_avx2, KT_BLOCK_ROWS, &how);
 }
 
-KT_P64_KERNEL(w8c_a8, avx2, 4, 5, .weights = 1u << KT_W_INT8_CHANNEL, .acts = 1u << KT_A_INT8_G32,
+KT_P64_KERNEL(w8c_a8, avx2, 5, 6, .weights = 1u << KT_W_INT8_CHANNEL, .acts = 1u << KT_A_INT8_G32,
               .isa = KT_ISA_AVX2, .numerics = KT_NUM_EXACT_INT32, .bits = "a8-groups", .rank = 1,
               .params = params, .n_params = 1, .accepts = kt_p64_accepts);
