@@ -16,25 +16,6 @@
 
 enum { NO_GPU = 77, REPEATS = 7, MOST_REGISTERS = 255 };
 
-void gpu_check_row(gpu_check *c, const char *name, double measured, double bar, const char *unit,
-                   bool ok, const char *note) {
-    c->n_rows++;
-    c->n_wrong += !ok;
-    kt_json_begin_object(&c->w);
-    kt_json_add_string(&c->w, "name", name);
-    kt_json_add_double(&c->w, "measured", measured);
-    if (bar >= 0)
-        kt_json_add_double(&c->w, "bar", bar);
-    else
-        kt_json_add_null(&c->w, "bar");
-    kt_json_add_string(&c->w, "unit", unit);
-    kt_json_add_bool(&c->w, "ok", ok);
-    if (*note) kt_json_add_string(&c->w, "note", note);
-    kt_json_end_object(&c->w);
-    printf("%-60s %12.6g %-14s %s%s%s\n", name, measured, unit, ok ? "ok" : "WRONG",
-           *note ? ": " : "", note);
-}
-
 static kt_status conform(gpu_check *c, kt_err *err) {
     for (int i = 0; i < KT_CONFORM_COUNT; i++) {
         kt_conform_result r, all = {.name = ""};
@@ -199,27 +180,6 @@ static void begin_report(gpu_check *c) {
     kt_json_add_int(&c->w, "memory_bytes", (int64_t)f->memory_bytes);
     kt_json_key(&c->w, "rows");
     kt_json_begin_array(&c->w);
-}
-
-int gpu_check_end(gpu_check *c, kt_status st, const kt_err *err) {
-    const char *path = c->path;
-    FILE *file = path ? fopen(path, "w") : NULL;
-
-    if (st != KT_OK) {
-        gpu_check_row(c, "the run", 0, -1, "whole", false, err->message);
-    }
-    kt_json_end_array(&c->w);
-    kt_json_add_int(&c->w, "wrong", c->n_wrong);
-    kt_json_end_object(&c->w);
-    if (path && !file) fprintf(stderr, "gpu_check: %s: cannot be written\n", path);
-    if (file) {
-        kt_json_writer_print(&c->w, file);
-        if (fclose(file) != 0) fprintf(stderr, "gpu_check: %s: cannot be written\n", path);
-    } else {
-        kt_json_writer_deinit(&c->w);
-    }
-    printf("%d figures, %d wrong\n", c->n_rows, c->n_wrong);
-    return c->n_wrong || (path && !file) ? 1 : 0;
 }
 
 static int usage(void) {

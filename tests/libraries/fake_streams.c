@@ -1,5 +1,7 @@
 /* A CUDA driver's streams on one thread each: what they are given is done in order, functions of
- * the host among it, and can be captured to be replayed. SPDX-License-Identifier: Apache-2.0 */
+ * the host among it, and can be captured to be replayed. By fake_streams.h, or as programs for GPUs
+ * use a driver: of device memory, which is the process's, copies and fills, and of graphs.
+ * SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "fake_streams.h"
 
@@ -19,6 +21,7 @@ typedef struct work {
     size_t bytes;
     uint32_t *writes, value; /* a word that becomes it */
     const uint32_t *waits;   /* or is waited for until it is */
+    bool fills;              /* `to`, with value */
 } work;
 
 struct fake_stream {
@@ -49,6 +52,8 @@ static void *run(void *arg) {
             __atomic_store_n(w.writes, w.value, __ATOMIC_RELEASE);
         else if (w.waits)
             while (__atomic_load_n(w.waits, __ATOMIC_ACQUIRE) != w.value) usleep(5);
+        else if (w.fills)
+            memset(w.to, (int)w.value, w.bytes);
         else
             memcpy(w.to, w.from, w.bytes);
         pthread_mutex_lock(&s->lock);
@@ -206,5 +211,135 @@ int cuStreamWaitValue32_v2(void *stream, uint64_t at, uint32_t value, unsigned f
 int cuStreamWaitValue32_v2(void *stream, uint64_t at, uint32_t value, unsigned flags) {
     if (!is_known(stream) || flags != 1) return INVALID_HANDLE;
     put(stream, &(work){.waits = (const uint32_t *)(uintptr_t)at, .value = value});
+    return 0;
+}
+
+/* ---- the rest of a driver, as tests/gpu/gpu_experts.c uses it ---- */
+
+typedef struct fake_graph {
+    int n;
+    work of[MOST];
+} fake_graph;
+
+int cuInit(unsigned flags);
+int cuInit(unsigned flags) {
+    return flags ? 1 : 0;
+}
+
+int cuDeviceGet(int *out, int ordinal);
+int cuDeviceGet(int *out, int ordinal) {
+    *out = ordinal;
+    return ordinal ? 101 : 0;
+}
+
+int cuDeviceGetName(char *out, int bytes, int device);
+int cuDeviceGetName(char *out, int bytes, int device) {
+    (void)device;
+    strncpy(out, "streams of the CPU", (size_t)bytes);
+    return 0;
+}
+
+int cuDevicePrimaryCtxRetain(void **out, int device);
+int cuDevicePrimaryCtxRetain(void **out, int device) {
+    (void)device;
+    *out = &n_blocks;
+    return 0;
+}
+
+int cuMemAlloc_v2(uint64_t *out, size_t bytes);
+int cuMemAlloc_v2(uint64_t *out, size_t bytes) {
+    void *p = context ? aligned_alloc(4096, (bytes + 4095) / 4096 * 4096) : NULL;
+    *out = (uint64_t)(uintptr_t)p;
+    return p ? 0 : 2;
+}
+
+int cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags);
+int cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
+    (void)bytes, (void)flags;
+    return context && p ? 0 : 201;
+}
+
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream);
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
+    if (!is_known(stream)) return INVALID_HANDLE;
+    fake_stream_copy(stream, (void *)(uintptr_t)to, from, bytes);
+    return 0;
+}
+
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream);
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
+    if (!is_known(stream)) return INVALID_HANDLE;
+    fake_stream_copy(stream, to, (const void *)(uintptr_t)from, bytes);
+    return 0;
+}
+
+int cuMemsetD8Async(uint64_t p, unsigned char value, size_t bytes, void *stream);
+int cuMemsetD8Async(uint64_t p, unsigned char value, size_t bytes, void *stream) {
+    if (!is_known(stream)) return INVALID_HANDLE;
+    put(stream, &(work){.fills = true, .to = (void *)(uintptr_t)p, .bytes = bytes, .value = value});
+    return 0;
+}
+
+int cuStreamCreate(void **out, unsigned flags);
+int cuStreamCreate(void **out, unsigned flags) {
+    (void)flags;
+    *out = fake_stream_make();
+    return is_known(*out) ? 0 : 2;
+}
+
+int cuStreamSynchronize(void *stream);
+int cuStreamSynchronize(void *stream) {
+    if (!is_known(stream)) return INVALID_HANDLE;
+    fake_stream_sync(stream);
+    return 0;
+}
+
+int cuStreamBeginCapture_v2(void *stream, int mode);
+int cuStreamBeginCapture_v2(void *stream, int mode) {
+    (void)mode;
+    if (!is_known(stream)) return INVALID_HANDLE;
+    fake_stream_capture(stream, 1);
+    return 0;
+}
+
+int cuStreamEndCapture(void *stream, void **graph);
+int cuStreamEndCapture(void *stream, void **graph) {
+    fake_stream *s = stream;
+    fake_graph *g = malloc(sizeof *g);
+
+    if (!is_known(stream) || !g) return INVALID_HANDLE;
+    fake_stream_capture(s, 0);
+    g->n = s->n_graph;
+    memcpy(g->of, s->graph, sizeof g->of);
+    *graph = g;
+    return 0;
+}
+
+int cuGraphInstantiateWithFlags(void **out, void *graph, unsigned long long flags);
+int cuGraphInstantiateWithFlags(void **out, void *graph, unsigned long long flags) {
+    (void)flags;
+    *out = malloc(sizeof(fake_graph));
+    if (*out) memcpy(*out, graph, sizeof(fake_graph));
+    return *out ? 0 : 2;
+}
+
+int cuGraphLaunch(void *executable, void *stream);
+int cuGraphLaunch(void *executable, void *stream) {
+    const fake_graph *g = executable;
+
+    if (!is_known(stream)) return INVALID_HANDLE;
+    for (int i = 0; i < g->n; i++) put(stream, &g->of[i]);
+    return 0;
+}
+
+int cuGraphDestroy(void *graph);
+int cuGraphDestroy(void *graph) {
+    free(graph);
+    return 0;
+}
+
+int cuGraphExecDestroy(void *executable);
+int cuGraphExecDestroy(void *executable) {
+    free(executable);
     return 0;
 }

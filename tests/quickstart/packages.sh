@@ -38,7 +38,7 @@ program "$work/bin/apt-get" 'echo "$*" >>"$STATE/calls"' '[ "$1" = install ] || 
 
 build_packages="gcc g++ cmake ninja-build pkg-config libhwloc-dev libevent-dev libpcre2-dev libutf8proc-dev zlib1g-dev ca-certificates curl"
 libraries="libxsmm-dev libdnnl-dev libblis-dev libcriterion-dev"
-test_packages="clang binutils sqlite3 chromium ccache python3 python3-venv libclang-rt-14-dev libclang-rt-19-dev"
+test_packages="clang binutils lld sqlite3 chromium ccache python3 python3-venv libclang-rt-14-dev libclang-rt-19-dev"
 
 # start KNOWN [INSTALLED]: a machine whose release has the first, with the second already there.
 start() {
