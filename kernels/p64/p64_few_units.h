@@ -28,11 +28,12 @@ typedef struct kt_few_sums {
 } kt_few_sums;
 
 /* Vectors at a time. Eight sums about a centre over a whole unit (Q5) take 1.1 times as long as
- * twice four of half a unit (Zen 3). */
+ * twice four of half a unit (Zen 3), but six of three rows less than three; eight of words gain
+ * only where four rows share what is opened. */
 KT_INLINE int kt_few_unit_columns(const kt_unit_kind kind, const int rows) {
     const int whole = kind.chain == 8 / kind.halves && !(kind.centre && kind.halves == 1);
-    const int sums = whole ? 8 : 4;
-    return rows == 1 ? sums : rows == 2 ? sums / 2 : sums / 4;
+    const int sums = whole || (!kind.chain && rows == 4) ? 8 : 4;
+    return rows == 1 ? sums : rows == 2 ? sums / 2 : rows == 3 ? 2 : sums / 4;
 }
 
 /* Bytes of a unit with all that belongs to it. */
