@@ -82,8 +82,15 @@ def ours(a, method, stored):
 
 
 class Theirs:
-    KINDS = {"AMXINT8": "AMXInt8_MOE", "AMXINT4": "AMXInt4_MOE", "BF16": "AMXBF16_MOE",
-             "FP8": "AMXFP8_MOE", "RAWINT4": "AMXInt4_KGroup_MOE"}
+    KINDS = {"AMXINT8": ("AMXInt8_MOE",), "AMXINT4": ("AMXInt4_MOE",),
+             "BF16": ("AMXBF16_MOE", "AVX2BF16_MOE"), "FP8": ("AMXFP8_MOE", "AVX2FP8_MOE"),
+             "RAWINT4": ("AMXInt4_KGroup_MOE", "AVX2RawInt4_MOE")}
+
+    @classmethod
+    def kind(cls, method):
+        """The class of this machine's extension, or None: without AVX-512 it has fewer."""
+        from kt_kernel import kt_kernel_ext as ext
+        return next((getattr(ext.moe, n) for n in cls.KINDS[method] if hasattr(ext.moe, n)), None)
 
     def __init__(self, a, method, stored):
         from kt_kernel import kt_kernel_ext as ext
@@ -112,7 +119,7 @@ class Theirs:
             c.quant_config.bits = 4 if method == "RAWINT4" else 8
             c.quant_config.group_size = 32 if method == "RAWINT4" else 128
             c.quant_config.zero_point = False
-        self.moe = getattr(ext.moe, self.KINDS[method])(c)
+        self.moe = self.kind(method)(c)
         identity = torch.arange(a.experts, dtype=torch.int64)
         self.cpu.submit(self.moe.load_weights_task(identity.data_ptr()))
         self.cpu.sync()
@@ -177,6 +184,9 @@ def main():
     a = options()
     rows = []
     for method in a.methods.split(","):
+        if not Theirs.kind(method):
+            print(f"{method:8} kt-kernel has no kernel for it on this machine", file=sys.stderr)
+            continue
         stored, meant = make_layer(a, method)
         sides = [ours(a, method, stored), Theirs(a, method, stored)]
         for tokens in map(int, a.tokens.split(",")):
