@@ -50,17 +50,19 @@ static bool has_text(const kt_json *record, const char *key, const char *text) {
     return have && text && strcmp(have, text) == 0;
 }
 
-/* Was the cell of record `at` measured afresh (--fresh) after it was decided? */
-static bool forgotten(const kt_journal *j, size_t at) {
+/* Was the cell of record `at` measured afresh (--fresh), or decided anew, after that? */
+static bool is_superseded(const kt_journal *j, size_t at) {
     const char *cell = kt_json_string(kt_json_get(kt_journal_at(j, at), "cell"), NULL);
     for (size_t i = at + 1; i < kt_journal_count(j); i++) {
         const kt_json *r = kt_journal_at(j, i);
-        if (has_text(r, "t", "forget") && has_text(r, "cell", cell)) return true;
+        if ((has_text(r, "t", "forget") || kt_json_get(r, "row")) && has_text(r, "cell", cell))
+            return true;
     }
     return false;
 }
 
-/* Decisions of the journal that the final table does not hold, but those it was told to forget. */
+/* The newest decisions of the journal that the final table does not hold. A cell whose interval is
+ * wide is none: of two such races the table keeps the one that says more. */
 static int lost_winners(const char *journal_path, const char *table_path, int *n) {
     kt_table *table = NULL;
     kt_journal *j = NULL;
@@ -74,7 +76,8 @@ static int lost_winners(const char *journal_path, const char *table_path, int *n
         const kt_json *row = kt_json_get(kt_journal_at(j, i), "row");
         const kt_table_row *have;
         kt_table_row decided;
-        if (!row || kt_row_read(row, "journal", &decided, NULL) != KT_OK || forgotten(j, i))
+        if (!row || kt_row_read(row, "journal", &decided, NULL) != KT_OK || is_superseded(j, i) ||
+            kt_row_is_undecided(&decided))
             continue;
         have = kt_table_find(table, &decided.problem, decided.threads);
         lost += !have || strcmp(have->variant, decided.variant) != 0 ||
