@@ -42,6 +42,7 @@ Test(device, streams_work_in_the_order_of_events, .timeout = 60) {
     }
 }
 
+#ifndef __SANITIZE_THREAD__ /* to which a missing wait is a race of ours */
 /* The host takes its time after the upload, which an eager stream would use. One that is lazy may,
  * too, where the machine is busy: not five times. */
 Test(device, a_lazy_device_shows_a_missing_wait, .timeout = 60) {
@@ -55,6 +56,7 @@ Test(device, a_lazy_device_shows_a_missing_wait, .timeout = 60) {
     }
     cr_expect_eq(n_wrong, N);
 }
+#endif
 
 /* What one lazy device makes goes to another one, which does all it was given as soon as something
  * waits for it: right only where it was told to wait for the first. */
@@ -82,10 +84,12 @@ static int hand_over(bool waits) {
 
 /* As above, the first one may be done by then where the machine is busy: not five times. */
 Test(device, what_crosses_between_two_devices_is_waited_for, .timeout = 60) {
+#ifndef __SANITIZE_THREAD__
     int n_wrong = 0;
 
     for (int i = 0; i < 5 && n_wrong == 0; i++) n_wrong = hand_over(false);
     cr_expect_eq(n_wrong, N);
+#endif
     cr_expect_eq(hand_over(true), 0);
 }
 
