@@ -12,7 +12,7 @@ set(KT_FLAGS_scalar "")
 set(KT_FLAGS_lib ${KT_FLAGS_avx2}) # for the loops around the calls: every library here asks for AVX2
 
 # What is never run here need not be instrumented, which takes twice as long to compile.
-if(KT_SANITIZE AND EXISTS /proc/cpuinfo)
+if(KT_SANITIZE)
   file(STRINGS /proc/cpuinfo KT_HAS_AVX512 REGEX "^flags.* avx512f( |$)" LIMIT_COUNT 1)
 endif()
 
@@ -55,11 +55,10 @@ function(kt_kernel_sources folder)
       set(flags ${KT_FLAGS_${word}} -fno-lto)
       if(KT_SANITIZE STREQUAL "thread") # a variant starts no thread and shares nothing; compiling takes many times as long
         list(APPEND flags -fno-sanitize=thread)
+      elseif(KT_SANITIZE AND word MATCHES "^(avx512|amx)" AND NOT KT_HAS_AVX512)
+        list(APPEND flags -fno-sanitize=all)
       elseif(KT_SANITIZE MATCHES "undefined") # what AddressSanitizer sees as well would double the time to compile
         list(APPEND flags -fno-sanitize=null,object-size,pointer-overflow)
-      endif()
-      if(KT_SANITIZE AND word MATCHES "^(avx512|amx)" AND NOT KT_HAS_AVX512)
-        list(APPEND flags -fno-sanitize=all)
       endif()
       set_source_files_properties("${file}" PROPERTIES COMPILE_OPTIONS "${flags}")
       if(folder MATCHES "/p64$") # one file, a dense and an expert variant (kernels/p64/p64_kernel.h)

@@ -26,7 +26,7 @@
 
 #define KT_BLOCK_ROWS 64  /* rows of a block: their sums are 16 KiB */
 #define KT_MICRO_ROWS 4   /* rows of a micro kernel */
-#define KT_DIRECT_ROWS 8  /* from here on unpacking into L1 pays */
+#define KT_DIRECT_ROWS 8  /* from here on unpacking into L1 pays, or passes do */
 #define KT_PASS_ROWS 20   /* AVX2: up to here passes of four rows win over unpacking */
 #define KT_CHUNK_GROUPS 8 /* groups of 32 inputs per chunk of INT4 */
 #define KT_WORD_GROUPS (KT_V_BYTES == 32 ? 4 : 2) /* of INT8 as words: 8 KiB of a slice */

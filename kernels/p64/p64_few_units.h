@@ -175,9 +175,9 @@ KT_INLINE_UNROLLED void kt_few_units_rows(const kt_p64_tile *t, const kt_p64_spe
 
 #include "kernels/p64/p64_few_points.h"
 
-/* More rows have points looked up into scratch. Two passes of four lose to it where opening a code takes
- * more than a shift and a mask, and seven rows where four sums are held: a ninth of the time with
- * IQ4_XS. */
+/* More rows have points looked up into scratch. Two passes of four lose to it where opening a code
+ * takes more than a shift and a mask, and seven rows where four sums are held: a ninth of the time
+ * with IQ4_XS. */
 KT_INLINE int kt_takes_few(const kt_p64_spec s, int rows) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
     const int most = KT_DIRECT_ROWS - (kind.chain == 8 / kind.halves ? 1 : 2);

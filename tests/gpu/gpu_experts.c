@@ -1,7 +1,7 @@
 /* What include/kt/moe.h promises of CUDA streams, asked of a GPU: calls of an expert layer that are
  * captured with a stream's other work give at each replay what a call without a stream gives, for
- * every number of tokens that was announced, and experts are computed while the GPU works. Needs the
- * driver alone: the GPU's work is copies and the filling of memory.
+ * every number of tokens that was announced, and experts are computed while the GPU works. Needs
+ * the driver alone: the GPU's work is copies and the filling of memory.
  *
  * gpu_experts [--gpu N] [--threads N] [--shape small|qwen3-30b] [--json FILE]
  * Exit code: 0 right, 1 something is wrong, 2 usage, 77 no GPU.

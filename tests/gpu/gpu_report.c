@@ -32,10 +32,10 @@ int gpu_check_end(gpu_check *c, kt_status st, const kt_err *err) {
     kt_json_end_array(&c->w);
     kt_json_add_int(&c->w, "wrong", c->n_wrong);
     kt_json_end_object(&c->w);
-    if (path && !file) fprintf(stderr, "gpu_check: %s: cannot be written\n", path);
+    if (path && !file) fprintf(stderr, "%s: cannot be written\n", path);
     if (file) {
         kt_json_writer_print(&c->w, file);
-        if (fclose(file) != 0) fprintf(stderr, "gpu_check: %s: cannot be written\n", path);
+        if (fclose(file) != 0) fprintf(stderr, "%s: cannot be written\n", path);
     } else {
         kt_json_writer_deinit(&c->w);
     }
