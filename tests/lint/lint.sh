@@ -74,11 +74,20 @@ rule_includes() {
     }'
 }
 
-# A header that says what "the including file defines" is a template of code and exempt.
+# A header that says what "the including file defines" is a template of code and exempt. One that a source names
+# before any other has been compiled alone by the build.
 rule_headers() {
     vector="-mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd"
     vector="$vector -mavx512vnni -mavx512bf16 -mavx512vbmi -mavx512vbmi2 -mgfni"
+    files .c | grep -v '__lib[.]c$' | xargs awk '
+        FNR == 1 { first = 0 }
+        !first && /^[ \t]*#[ \t]*(include|define)/ { first = 1; if (/include "/) print }' /dev/null |
+        sed 's/^[^"]*"//; s/".*//; s:^kt/:include/&:' | sort -u >"$work/compiled"
     for header in $(files .h | grep -v '^kernels/cuda/'); do
+        case $header in
+        include/kt/*) ;; # also as C++
+        *) grep -qxF "$header" "$work/compiled" && continue ;;
+        esac
         grep -q 'The including file defines' "$header" && continue
         flags=
         case $header in
@@ -150,11 +159,9 @@ rule_names() {
 }
 
 rule_spdx() {
-    for file in $(files .c .h .cu .sh .cmake CMakeLists.txt); do
-        [ "$file" = CMakeLists.txt ] && continue
-        head -40 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' ||
-            echo "$file: spdx: no licence line"
-    done
+    files .c .h .cu .sh .cmake CMakeLists.txt | grep -vx CMakeLists.txt >"$work/sources"
+    xargs awk 'FNR <= 40 && /SPDX-License-Identifier: Apache-2.0/ { print FILENAME }' /dev/null <"$work/sources" |
+        sort -u | sort - "$work/sources" | uniq -u | sed 's/$/: spdx: no licence line/'
 }
 
 # The brackets keep the pattern from matching itself.
