@@ -6,8 +6,8 @@
 #
 # A mutant is compiled alone, from a copy of the faulty file that precedes the tree in the include path, and
 # linked before the libraries, so that nothing else is built and the tree is never touched; the first failed assertion
-# ends a test (first_failure.c).  As many workers as
-# there are cores take the next program, then the next mutant, from one queue: some take 50 times as long as others.
+# ends a test (first_failure.c).  Workers take the next program, then the next mutant, from one queue: some take 50
+# times as long as others.  There is one more than there are cores, as faults that hang wait for their time to run out.
 #
 # A program that has just passed as a whole (BUILD_DIR/passed.txt, of tests/run) is not asked again whether it
 # accepts what has no fault.
@@ -231,7 +231,7 @@ mutant() {
 each() {
     local id line
     exec 7<"$2" # one place in the file for all of them
-    for id in $(seq "$(nproc)"); do
+    for id in $(seq $(($(nproc) + 1))); do
         (
             work=$all/$id
             mkdir -p "$work"

@@ -477,7 +477,7 @@ Test(convert, damage_names_the_tensor, .timeout = 60) {
 
 /* What another program's packed file could mean to ours: nothing is quantised twice. */
 Test(convert, packed_folders_are_not_converted_again, .timeout = 60) {
-    char model[256], out[256], again[256];
+    char model[256], out[256] = "", again[256];
     kt_engine_options o = options_for(out, KT_QUANT_NATIVE, KT_NUMA_OFF);
     kt_engine *e = NULL;
     kt_err err = {KT_OK, ""};
