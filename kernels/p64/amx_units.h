@@ -75,7 +75,7 @@ KT_INLINE void kt_amx_tile_units(const kt_p64_tile *t, const kt_p64_spec s) {
         int step = 0;
 
         for (int u = 0; u < n; u++) kt_unit_open(s, t->panel, unit + u, 0, &slice, u);
-        kt_unit_rows_open(s, t, unit, n, &rows);
+        kt_unit_rows_open(s, t, unit, n, 0, &rows);
         for (int u = 0; u < n; u++)
             for (int h = 0; h < kind.halves; h++) {
                 const int64_t at = 32 * (unit + u) + 16 * h;

@@ -328,6 +328,34 @@ KT_INLINE void kt_widen_rows(const kt_p64_tile *t, int64_t group, int groups, co
             kt_widen_group((const uint8_t *)t->a[r] + 32 * (group + g), as_floats, rows + 64 * g);
 }
 
+/* One step of `rows` rows, two words from `a` on and in the rows behind: the products begin the sums,
+ * those of floats at `starts`, or are added. */
+KT_INLINE void kt_words_step(const uint8_t *a, const kt_vi u[KT_V_COLUMNS], const int rows,
+                             const int as_floats, const uint8_t *starts, const int is_added,
+                             kt_vi sum[KT_MICRO_ROWS][KT_V_COLUMNS]) {
+    KT_EACH (r, rows) {
+        if (r % KT_BATCH_ROWS == 0) {
+            const int batch = rows - r < KT_BATCH_ROWS ? rows - r : KT_BATCH_ROWS;
+            kt_vi part[KT_BATCH_ROWS][KT_V_COLUMNS];
+            KT_EACH (j, batch) {
+                const kt_vi q = kt_v_each_now(a + KT_WORDS_STRIDE * (r + j));
+                KT_EACH (c, KT_V_COLUMNS) part[j][c] = kt_v_madd16_now(u[c], q);
+            }
+            KT_EACH (j, batch) {
+                KT_EACH (c, KT_V_COLUMNS) {
+                    kt_vi *to = &sum[r + j][c];
+                    if (as_floats) {
+                        const kt_vi start = is_added ? *to : kt_v_load(starts + KT_V_BYTES * c);
+                        *to = kt_v_add_floats_now(start, part[j][c]);
+                    } else {
+                        *to = is_added ? kt_v_add32_now(*to, part[j][c]) : part[j][c];
+                    }
+                }
+            }
+        }
+    }
+}
+
 KT_INLINE void kt_micro_words(const kt_micro *x, const int rows, const kt_weights_at at,
                               const int as_floats) {
     const uint8_t *a = x->a16 + KT_WORDS_STRIDE * x->row, *w = x->w, *starts = x->starts;
@@ -349,30 +377,8 @@ KT_INLINE void kt_micro_words(const kt_micro *x, const int rows, const kt_weight
                     u[c] = i % 2 ? kt_v_odd_bytes(u[c]) : kt_v_even_bytes(u[c]);
                 }
             }
-            KT_EACH (r, rows) {
-                if (r % KT_BATCH_ROWS == 0) {
-                    const int batch = rows - r < KT_BATCH_ROWS ? rows - r : KT_BATCH_ROWS;
-                    kt_vi part[KT_BATCH_ROWS][KT_V_COLUMNS];
-                    KT_EACH (j, batch) {
-                        const kt_vi q = kt_v_each_now(a + KT_WORDS_STRIDE * (r + j) + 32 * (i % 2) +
-                                                      4 * (i / 2));
-                        KT_EACH (c, KT_V_COLUMNS) part[j][c] = kt_v_madd16_now(u[c], q);
-                    }
-                    KT_EACH (j, batch) {
-                        KT_EACH (c, KT_V_COLUMNS) {
-                            kt_vi *to = &sum[r + j][c];
-                            if (as_floats) {
-                                const kt_vi start = kt_v_load(starts + KT_V_BYTES * c);
-                                *to = kt_v_add_floats_now(i ? *to : start, part[j][c]);
-                            } else if (i) {
-                                *to = kt_v_add32_now(*to, part[j][c]);
-                            } else {
-                                *to = part[j][c];
-                            }
-                        }
-                    }
-                }
-            }
+            kt_words_step(a + 32 * (i % 2) + 4 * (i / 2), u, rows, as_floats, i ? NULL : starts,
+                          i > 0, sum);
         }
         KT_IN_ORDER();
         KT_EACH (r, rows) {

@@ -48,7 +48,7 @@ KT_INLINE kt_vi kt_few_unit_start(const kt_p64_spec s, const kt_unit_kind kind,
     const uint8_t *zeros = x->f.minima + (size_t)h * kt_p64_minimum_bytes(s);
     kt_vi start;
 
-    if (!kt_unit_starts(kind)) return kt_v_each_int(0);
+    if (!kt_unit_starts(kind, 1)) return kt_v_each_int(0);
     start = kt_v_each(x->start[r] + h);
     return kind.extra == KT_EXTRA_ZERO ? kt_v_madd16(kt_v_load_u8(zeros + row), start) : start;
 }
@@ -162,7 +162,7 @@ KT_INLINE_UNROLLED void kt_few_units_rows(const kt_p64_tile *t, const kt_p64_spe
         x.minimum[r] = opened->sums[first + r];
     }
     for (int64_t i = 0; i < t->k / 32; i++) {
-        kt_unit_rows_open(s, t, i, 1, opened);
+        kt_unit_rows_open(s, t, i, 1, 1, opened);
         x.f = kt_unit_fields_of(s, t->panel, i);
         KT_EACH (r, rows) {
             x.q[r] = (const uint8_t *)t->a[first + r] + 32 * i;

@@ -20,15 +20,17 @@ typedef struct kt_unit_rows {
 } kt_unit_rows;
 
 /* Is there something to add to an int32 sum? Codes with a minimum have no offset, and the offset of
- * others is the code in the middle. */
-KT_INLINE int kt_unit_starts(const kt_unit_kind kind) {
-    if (KT_DOT_WIDE || !kind.chain) return 1;
+ * others is the code in the middle; as words in scratch codes have a sign, which is one operation
+ * more than few rows can afford. */
+KT_INLINE int kt_unit_starts(const kt_unit_kind kind, const int is_few) {
+    if (KT_DOT_WIDE) return 1;
+    if (!kind.chain) return is_few;
     return kind.centre == (kind.extra == KT_EXTRA_MINIMUM);
 }
 
 /* Are sums of activations of use? */
-KT_INLINE int kt_unit_sums(const kt_unit_kind kind) {
-    return kt_unit_starts(kind) || kind.extra == KT_EXTRA_MINIMUM;
+KT_INLINE int kt_unit_sums(const kt_unit_kind kind, const int is_few) {
+    return kt_unit_starts(kind, is_few) || kind.extra == KT_EXTRA_MINIMUM;
 }
 
 /* Sums of two codes beside each other. */
@@ -72,7 +74,7 @@ KT_INLINE int kt_unit_start_times(const kt_p64_spec s) {
 
 /* The u-th unit of a chunk that begins with `unit`, in row r. */
 KT_INLINE void kt_unit_row_open(const kt_p64_spec s, const kt_p64_tile *t, int64_t unit, int r,
-                                int u, kt_unit_rows *x) {
+                                int u, const int is_few, kt_unit_rows *x) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
     const uint8_t *q = (const uint8_t *)t->a[r] + 32 * (unit + u);
     const float a_scale = kt_a8_scales(t->a[r], t->k)[unit + u];
@@ -81,7 +83,7 @@ KT_INLINE void kt_unit_row_open(const kt_p64_spec s, const kt_p64_tile *t, int64
     if (kind.centre)
         kt_unit_middles(kt_pair_sums(q), kt_unit_centre(s), kind.chain, &x->mid[r][4 * u]);
     x->a_scale[r][u] = a_scale;
-    if (!kt_unit_sums(kind)) return;
+    if (!kt_unit_sums(kind, is_few)) return;
     if (kind.halves == 2) kt_half_sums(q, sum);
     for (int h = 0; h < kind.halves; h++) {
         x->start[r][2 * u + h] = kt_unit_start_times(s) * sum[h];
@@ -97,7 +99,7 @@ KT_INLINE void kt_put_halves(__m128i first, __m128i last, void *out) {
 
 /* The same of units u to u + 3. */
 KT_INLINE void kt_unit_row_open4(const kt_p64_spec s, const kt_p64_tile *t, int64_t unit, int r,
-                                 int u, kt_unit_rows *x) {
+                                 int u, const int is_few, kt_unit_rows *x) {
     const kt_unit_kind kind = kt_unit_kind_of(s);
     const uint8_t *q = (const uint8_t *)t->a[r] + 32 * (unit + u);
     const int32_t *comps = kt_a8_comps(t->a[r], t->k) + unit + u;
@@ -107,7 +109,7 @@ KT_INLINE void kt_unit_row_open4(const kt_p64_spec s, const kt_p64_tile *t, int6
     __m128i first = _mm_srai_epi32(_mm_sub_epi32(zero, comp), 3), last = zero;
     __m256i pairs[4];
 
-    if (kind.halves == 2 || kind.centre) {
+    if (kind.centre || (kind.halves == 2 && kt_unit_sums(kind, is_few))) {
         KT_EACH (j, 4) {
             pairs[j] = kt_pair_sums(q + 32 * j);
             if (kind.centre)
@@ -115,7 +117,7 @@ KT_INLINE void kt_unit_row_open4(const kt_p64_spec s, const kt_p64_tile *t, int6
         }
     }
     _mm_storeu_ps(&x->a_scale[r][u], a_scale);
-    if (!kt_unit_sums(kind)) return;
+    if (!kt_unit_sums(kind, is_few)) return;
     if (kind.halves == 2) {
         const __m256i both = kt_half_sums4(pairs);
         first = _mm256_castsi256_si128(both);
@@ -127,11 +129,11 @@ KT_INLINE void kt_unit_row_open4(const kt_p64_spec s, const kt_p64_tile *t, int6
 }
 
 KT_INLINE void kt_unit_rows_open(const kt_p64_spec s, const kt_p64_tile *t, int64_t unit, int units,
-                                 kt_unit_rows *x) {
+                                 const int is_few, kt_unit_rows *x) {
     for (int r = 0; r < t->rows; r++) {
         int u = 0;
-        for (; u + 4 <= units; u += 4) kt_unit_row_open4(s, t, unit, r, u, x);
-        for (; u < units; u++) kt_unit_row_open(s, t, unit, r, u, x);
+        for (; u + 4 <= units; u += 4) kt_unit_row_open4(s, t, unit, r, u, is_few, x);
+        for (; u < units; u++) kt_unit_row_open(s, t, unit, r, u, is_few, x);
     }
     if (!kt_unit_kind_of(s).chain) kt_widen_rows(t, unit, units, 0, x->a16);
 }

@@ -12,7 +12,7 @@
  *          sum u q - zero * S                                  zero points: 16 bits by 16 bits, exact
  *
  * The offset and S depend on the row alone, so both are prepared per row: where a sum starts, and the
- * factor of the minimum. With groups of 16 a unit is two halves with scales and sums of their own.
+ * factor of the minimum. Words in scratch have the offset taken off instead. With groups of 16 a unit is two halves with scales and sums of their own.
  *
  * Where sums are int16, as many steps are added before they widen as cannot overflow: 8 for codes to
  * 15. Of larger ones the sum is taken about a code in their middle: it starts at minus that centre
@@ -210,6 +210,8 @@ KT_INLINE const uint8_t *kt_unit_points_of(const kt_p64_spec s) {
 
 KT_INLINE void kt_unit_codes(const kt_p64_spec s, const kt_unit_kind kind, const uint8_t *planes,
                              uint8_t *out) {
+    const kt_vi minus = kt_v_each_int((int)(-(uint32_t)kt_unit_offset(s) % 65536 * 65537));
+
     KT_EACH (o, 8) {
         KT_EACH (c, KT_V_COLUMNS) {
             const kt_vi v = kt_unit_quad(s, planes + KT_V_BYTES * c, o);
@@ -217,8 +219,8 @@ KT_INLINE void kt_unit_codes(const kt_p64_spec s, const kt_unit_kind kind, const
                 kt_v_store(out + KT_SLICE_BYTES * o + KT_V_BYTES * c, v);
             } else {
                 uint8_t *to = out + 2 * KT_SLICE_BYTES * o + KT_V_BYTES * c;
-                kt_v_store(to, kt_v_even_bytes(v));
-                kt_v_store(to + KT_SLICE_BYTES, kt_v_odd_bytes(v));
+                kt_v_store(to, kt_v_add16(kt_v_even_bytes(v), minus));
+                kt_v_store(to + KT_SLICE_BYTES, kt_v_add16(kt_v_odd_bytes(v), minus));
             }
         }
     }
@@ -422,7 +424,7 @@ KT_INLINE void kt_unit_open(const kt_p64_spec s, const uint8_t *panel, int64_t i
 KT_INLINE kt_vi kt_unit_start(const kt_units *x, const kt_unit_kind kind, int u, int h, int r,
                               int c) {
     kt_vi start;
-    if (!kt_unit_starts(kind)) return kt_v_each_int(0);
+    if (!kt_unit_starts(kind, 0)) return kt_v_each_int(0);
     start = kt_v_each(&x->start[r * 2 * KT_UNITS + 2 * u + h]);
     if (kind.extra != KT_EXTRA_ZERO) return start;
     return kt_v_madd16(
@@ -475,19 +477,11 @@ KT_INLINE void kt_unit_words(const kt_units *x, const int rows, const kt_unit_ki
     const uint8_t *w = x->codes + ((size_t)u * 16 + (size_t)(steps * h)) * KT_SLICE_BYTES;
     const uint8_t *a = x->a16 + u * 64 + 2 * steps * h;
 
-    KT_EACH (r, rows) {
-        KT_EACH (c, KT_V_COLUMNS) sum[r][c] = kt_unit_start(x, kind, u, h, r, c);
-    }
     KT_EACH (i, steps) {
         kt_vi code[KT_V_COLUMNS];
         KT_IN_ORDER();
         KT_EACH (c, KT_V_COLUMNS) code[c] = kt_v_load(w + KT_SLICE_BYTES * i + KT_V_BYTES * c);
-        KT_EACH (r, rows) {
-            const kt_vi q = kt_v_each(a + KT_WORDS_STRIDE * r + 32 * (i % 2) + 4 * (i / 2));
-            KT_EACH (c, KT_V_COLUMNS) {
-                sum[r][c] = kt_v_add32(sum[r][c], kt_v_madd16(code[c], q));
-            }
-        }
+        kt_words_step(a + 32 * (i % 2) + 4 * (i / 2), code, rows, 0, NULL, i > 0, sum);
     }
     KT_IN_ORDER();
 }
@@ -666,7 +660,7 @@ KT_INLINE_UNROLLED void kt_tile_units(const kt_p64_tile *t, const kt_p64_spec s)
     memset(t->tile, 0, sizeof(float) * 64 * (size_t)t->rows);
     for (; x.unit < units; x.unit += x.units) {
         x.units = units - x.unit < most ? (int)(units - x.unit) : most;
-        kt_unit_rows_open(s, t, x.unit, x.units, &rows);
+        kt_unit_rows_open(s, t, x.unit, x.units, 0, &rows);
         kt_fetch_next(t, kt_unit_fields_of(s, t->panel, x.unit).planes,
                       kt_unit_fetched(s) * x.units);
         if (most == 1)

@@ -22,6 +22,6 @@ static void down(const kt_moe_call *call) {
     kt_rows_down(call, kt_tile_w8g16m, KT_BLOCK_ROWS, NULL);
 }
 
-KT_P64_KERNEL(w8g16m_a8, avx512, 1, 1, .weights = 1u << KT_W_INT8_G16M, .acts = 1u << KT_A_INT8_G32,
+KT_P64_KERNEL(w8g16m_a8, avx512, 2, 2, .weights = 1u << KT_W_INT8_G16M, .acts = 1u << KT_A_INT8_G32,
               .isa = KT_ISA_AVX512, .numerics = KT_NUM_EXACT_INT32, .bits = "a8-blocks", .rank = 2,
               .accepts = kt_p64_accepts);

@@ -21,6 +21,6 @@ static void down(const kt_moe_call *call) {
     kt_rows_down(call, kt_tile_blocks, KT_BLOCK_ROWS, NULL);
 }
 
-KT_P64_KERNEL(wblocks_a8, avx512, 4, 5, .weights = KT_BLOCK_MASK, .acts = 1u << KT_A_INT8_G32,
+KT_P64_KERNEL(wblocks_a8, avx512, 5, 6, .weights = KT_BLOCK_MASK, .acts = 1u << KT_A_INT8_G32,
               .isa = KT_ISA_AVX512, .numerics = KT_NUM_EXACT_INT32, .bits = "a8-blocks", .rank = 1,
               .accepts = kt_p64_accepts);

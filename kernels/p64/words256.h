@@ -48,6 +48,9 @@ KT_INLINE kt_vi kt_v_keep(kt_vi v) {
 KT_INLINE kt_vi kt_v_add32(kt_vi a, kt_vi b) {
     return kt_v_keep(_mm256_add_epi32(a, b));
 }
+KT_INLINE kt_vi kt_v_add16(kt_vi a, kt_vi b) {
+    return _mm256_add_epi16(a, b);
+}
 /* Sums of two 16-bit products. */
 KT_INLINE kt_vi kt_v_madd16(kt_vi a, kt_vi b) {
     return _mm256_madd_epi16(a, b);
