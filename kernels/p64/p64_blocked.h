@@ -328,7 +328,7 @@ KT_INLINE void kt_widen_rows(const kt_p64_tile *t, int64_t group, int groups, co
             kt_widen_group((const uint8_t *)t->a[r] + 32 * (group + g), as_floats, rows + 64 * g);
 }
 
-/* One step of `rows` rows, two words from `a` on and in the rows behind: the products begin the sums,
+/* One step of `rows` rows, two words of each, the first row's at `a`: products begin the sums,
  * those of floats at `starts`, or are added. */
 KT_INLINE void kt_words_step(const uint8_t *a, const kt_vi u[KT_V_COLUMNS], const int rows,
                              const int as_floats, const uint8_t *starts, const int is_added,

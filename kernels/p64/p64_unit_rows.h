@@ -20,8 +20,8 @@ typedef struct kt_unit_rows {
 } kt_unit_rows;
 
 /* Is there something to add to an int32 sum? Codes with a minimum have no offset, and the offset of
- * others is the code in the middle; as words in scratch codes have a sign, which is one operation
- * more than few rows can afford. */
+ * others is the code in the middle. Words in scratch have theirs taken off, which would cost few
+ * rows, whose codes go from the panel to their products, more than it saves. */
 KT_INLINE int kt_unit_starts(const kt_unit_kind kind, const int is_few) {
     if (KT_DOT_WIDE) return 1;
     if (!kind.chain) return is_few;

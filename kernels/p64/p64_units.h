@@ -12,7 +12,8 @@
  *          sum u q - zero * S                                  zero points: 16 bits by 16 bits, exact
  *
  * The offset and S depend on the row alone, so both are prepared per row: where a sum starts, and the
- * factor of the minimum. Words in scratch have the offset taken off instead. With groups of 16 a unit is two halves with scales and sums of their own.
+ * factor of the minimum. Words in scratch have the offset taken off instead. With groups of 16 a
+ * unit is two halves with scales and sums of their own.
  *
  * Where sums are int16, as many steps are added before they widen as cannot overflow: 8 for codes to
  * 15. Of larger ones the sum is taken about a code in their middle: it starts at minus that centre

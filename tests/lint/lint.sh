@@ -82,7 +82,7 @@ rule_headers() {
     files .c | grep -v '__lib[.]c$' | xargs awk '
         FNR == 1 { first = 0 }
         !first && /^[ \t]*#[ \t]*(include|define)/ { first = 1; if (/include "/) print }' /dev/null |
-        sed 's/^[^"]*"//; s/".*//; s:^kt/:include/&:' | sort -u >"$work/compiled"
+        sed 's/^[^"]*"//; s/".*//' | sort -u >"$work/compiled"
     for header in $(files .h | grep -v '^kernels/cuda/'); do
         case $header in
         include/kt/*) ;; # also as C++
