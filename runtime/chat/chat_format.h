@@ -13,6 +13,7 @@ struct kt_chat_format {
     bool part_list;        /* content may be a list of parts */
     bool null_content;     /* beside tool calls */
     bool knows_developer;  /* the role */
+    bool late_system;      /* a message of the system may stand behind others */
     bool has_channels;     /* gpt-oss: reasoning is called thinking, efforts are three */
 };
 

@@ -47,13 +47,15 @@ static kt_status try_out(const kt_chat_format *f, const char *messages, kt_rende
     return kt_fail(err, st, "%.200s: no memory to try out the template", f->origin);
 }
 
-/* Does a rendering of the messages hold `with`, and neither `without` nor `nor`? */
+/* Does a rendering of the messages hold `with`, and neither `without` nor `nor`, which may be
+ * NULL? */
 static kt_status shows(const kt_chat_format *f, const char *messages, const char *with,
                        const char *without, const char *nor, bool *out, kt_err *err) {
     kt_rendered r = {0};
 
     KT_TRY(try_out(f, messages, &r, err));
-    *out = r.text && strstr(r.text, with) && !strstr(r.text, without) && !strstr(r.text, nor);
+    *out = r.text && strstr(r.text, with) && !(without && strstr(r.text, without)) &&
+           !(nor && strstr(r.text, nor));
     kt_rendered_deinit(&r);
     return KT_OK;
 }
@@ -66,9 +68,17 @@ static kt_status shows(const kt_chat_format *f, const char *messages, const char
 #define OBJECT "{\"kt_key\":\"kt_value\"}"
 #define TEXT "\"{\\\"kt_key\\\": \\\"kt_value\\\"}\""
 
+#define SAYS(role, content) "{\"role\":\"" role "\",\"content\":\"" content "\"}"
+
 kt_status kt_chat_probe(kt_chat_format *f, kt_err *err) {
-    f->knows_developer = kt_template_mentions(f->t, "developer");
     f->has_channels = kt_template_mentions(f->t, "<|channel|>analysis<|message|>");
+    if (kt_template_mentions(f->t, "developer")) /* some do, and leave out what it says */
+        KT_TRY(shows(f, "[" SAYS("developer", "kt_said") "," SAYS("user", "q") "]", "kt_said", NULL,
+                     NULL, &f->knows_developer, err));
+    KT_TRY(shows(f,
+                 "[" SAYS("user", "q") "," SAYS("assistant", "a") "," SAYS(
+                     "system", "kt_late") "," SAYS("user", "q") "]",
+                 "kt_late", NULL, NULL, &f->late_system, err));
     KT_TRY(shows(f, CALL("\"\"", OBJECT), "kt_value", "{'kt_key'", "{\\\"kt_key",
                  &f->object_arguments, err));
     KT_TRY(shows(f, "[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"kt_part\"}]}]",

@@ -214,6 +214,15 @@ static kt_status put_members(context *c, const kt_json *message, const char *whe
     return KT_OK;
 }
 
+/* The role as the template has it: what it would refuse, or leave out, the user says. */
+static const char *known_role(const kt_chat_format *f, const char *role, size_t i) {
+    const bool is_developer = strcmp(role, "developer") == 0;
+
+    if (!is_developer && strcmp(role, "system") != 0) return role;
+    if (i > 0 && !f->late_system) return "user";
+    return is_developer && f->knows_developer ? role : "system";
+}
+
 static kt_status put_message(context *c, const kt_json *message, size_t i) {
     const kt_json *calls = kt_json_get(message, "tool_calls");
     const bool is_first = !c->one_call || c->call == 0 || kt_json_length(calls) == 0;
@@ -224,7 +233,7 @@ static kt_status put_message(context *c, const kt_json *message, size_t i) {
     snprintf(where, sizeof where, "messages[%zu]", i);
     if (kt_json_type_of(message) != KT_JSON_OBJECT) return refuse(c, where, "expected an object");
     if (!*role) return refuse(c, where, "'role' is missing, expected a string");
-    if (strcmp(role, "developer") == 0 && !c->f->knows_developer) role = "system";
+    role = known_role(c->f, role, i);
     kt_json_begin_object(&c->w);
     kt_json_add_string(&c->w, "role", role);
     kt_json_key(&c->w, "content");

@@ -56,6 +56,7 @@ typedef struct kt_chat_request {
  * tool calls  arguments become an object where the template writes objects, else stay a string.
  * reasoning   reasoning_content and reasoning mean the same: both are there when one was given.
  * developer   becomes system where the template does not know it.
+ * system      behind other messages becomes user where the template refuses it or leaves it out.
  * gpt-oss     its template calls reasoning "thinking" and allows no content beside it in a message
  *             with calls, and one call a message: several become messages with their results behind
  *             them; efforts below "low" become "low", those above "high" become "high".

@@ -143,6 +143,64 @@ Test(chat, developer_becomes_system_where_it_is_unknown) {
     check("{# developer #}" EACH, one, "developer:x;");
 }
 
+#define LATE                                                                                \
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"kt_1\"}, {\"role\": \"user\", "  \
+    "\"content\": \"kt_2\"}, {\"role\": \"developer\", \"content\": \"kt_3\"}, {\"role\": " \
+    "\"system\", \"content\": \"kt_4\"}, {\"role\": \"user\", \"content\": \"kt_5\"}]}"
+
+/* What agents tell between turns is never lost, nor an error of the whole conversation. */
+Test(chat, what_the_system_says_late_is_the_users_where_it_must) {
+    static const char refuses[] =
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('first!') }}{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}";
+    static const char leaves_out[] =
+        "{% for m in messages %}{% if m.role != 'system' or loop.first %}"
+        "{{ m.role }}:{{ m.content }};{% endif %}{% endfor %}";
+
+    check(EACH, LATE, "system:kt_1;user:kt_2;system:kt_3;system:kt_4;user:kt_5;");
+    check("{# developer #}" EACH, LATE,
+          "system:kt_1;user:kt_2;developer:kt_3;system:kt_4;user:kt_5;");
+    check(refuses, LATE, "system:kt_1;user:kt_2;user:kt_3;user:kt_4;user:kt_5;");
+    check(leaves_out, LATE, "system:kt_1;user:kt_2;user:kt_3;user:kt_4;user:kt_5;");
+}
+
+/* The published templates of the families that are served. */
+Test(chat, published_templates_take_what_the_system_says_late) {
+    static const char *const names[] = {"GLM-4.6.jinja",
+                                        "GLM-4.7-Flash.jinja",
+                                        "GLM-5.2.jinja",
+                                        "Kimi-K2-Instruct.jinja",
+                                        "Kimi-K2-Thinking.jinja",
+                                        "MiniMax-M2.jinja",
+                                        "Qwen-Qwen3-0.6B.jinja",
+                                        "Qwen3-Coder.jinja",
+                                        "Qwen3.5-4B.jinja",
+                                        "deepseek-ai-DeepSeek-V3.1.jinja",
+                                        "deepseek-ai-DeepSeek-V3.2.jinja",
+                                        "deepseek-ai-DeepSeek-V4.jinja",
+                                        "llamacpp-pr-glm_4_5.jinja",
+                                        "openai-gpt-oss-120b.jinja"};
+    kt_json_doc *doc = parse(LATE);
+    char folder[1024], path[1200];
+
+    if (!kt_shared_path("data/templates", folder, sizeof folder))
+        cr_skip_test("data/templates: the shared data is absent");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        kt_chat_request request = request_of(doc);
+        kt_rendered r = {0};
+        kt_chat_format *f;
+        kt_err err;
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        f = load(NULL, path);
+        cr_assert_eq(kt_chat_render(f, &request, &r, &err), KT_OK, "%s: %s", names[i], err.message);
+        for (char said[] = "kt_1"; said[3] <= '5'; said[3]++)
+            cr_expect_not_null(strstr(r.text, said), "%s: %s is lost: %s", names[i], said, r.text);
+        kt_rendered_deinit(&r);
+        kt_chat_format_destroy(f);
+    }
+    kt_json_destroy(doc);
+}
+
 Test(chat, thinking_and_effort_are_variables) {
     static const char text[] =
         "{{ enable_thinking }} {{ thinking }} {{ reasoning_effort }} {{ x }} "
