@@ -258,11 +258,11 @@ static void refuse(kt_conn *c, int status, const char *code, const char *message
 static void cut_stream(kt_conn *c) {
     kt_json_writer w = {0};
     size_t size;
-    const char *text = kt_http_write_error(c->x, &w, 503, "the server is shutting down",
-                                           "server_error", NULL, "shutting_down", &size);
+    const char *text = kt_http_write_stream_error(c->x, &w, 503, "the server is shutting down",
+                                                  "shutting_down", &size);
 
     write_chunk(c, kt_http_error_prefix(c->x), text, size, "\n\n");
-    if (!kt_http_is_anthropic(c->x)) write_chunk(c, "data: ", "[DONE]", 6, "\n\n");
+    if (kt_http_has_done(c->x)) write_chunk(c, "data: ", "[DONE]", 6, "\n\n");
     kt_json_writer_deinit(&w);
     c->keep_alive = false;
     end_stream(c);

@@ -124,8 +124,16 @@ static void put_text_or_null(kt_json_writer *w, const char *key, const char *tex
         kt_json_put_null(w);
 }
 
+static kt_route_form form_of(const kt_http_exchange *x) {
+    return x && x->route ? x->route->form : KT_FORM_OPENAI;
+}
+
 bool kt_http_is_anthropic(const kt_http_exchange *x) {
-    return x && x->route && x->route->form == KT_FORM_ANTHROPIC;
+    return form_of(x) == KT_FORM_ANTHROPIC;
+}
+
+bool kt_http_has_done(const kt_http_exchange *x) {
+    return form_of(x) == KT_FORM_OPENAI;
 }
 
 /* Anthropic's word for a status; what is wrong with which parameter stands in the message alone. */
@@ -155,35 +163,59 @@ static void write_anthropic_error(const kt_http_exchange *x, kt_json_writer *w, 
     kt_json_end_object(w);
 }
 
-const char *kt_http_write_error(const kt_http_exchange *x, kt_json_writer *w, int status,
-                                const char *message, const char *type, const char *param,
-                                const char *code, size_t *size) {
+/* A member of the open object. */
+static void add_openai_error(kt_json_writer *w, const char *message, const char *type,
+                             const char *param, const char *code) {
+    kt_json_key(w, "error");
+    kt_json_begin_object(w);
+    kt_json_add_string(w, "message", message);
+    put_text_or_null(w, "type", type);
+    put_text_or_null(w, "param", param);
+    put_text_or_null(w, "code", code);
+    kt_json_end_object(w);
+}
+
+static const char *text_of_error(kt_json_writer *w, size_t *size) {
     static const char fallback[] =
         "{\"type\":\"error\",\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\","
         "\"param\":null,\"code\":null}}";
-    const char *text;
+    const char *text = kt_json_writer_text(w, size);
 
-    if (kt_http_is_anthropic(x)) {
-        write_anthropic_error(x, w, status, message);
-    } else {
-        kt_json_begin_object(w);
-        kt_json_key(w, "error");
-        kt_json_begin_object(w);
-        kt_json_add_string(w, "message", message);
-        put_text_or_null(w, "type", type);
-        put_text_or_null(w, "param", param);
-        put_text_or_null(w, "code", code);
-        kt_json_end_object(w);
-        kt_json_end_object(w);
-    }
-    text = kt_json_writer_text(w, size);
     if (text) return text;
     *size = sizeof fallback - 1;
     return fallback;
 }
 
+const char *kt_http_write_error(const kt_http_exchange *x, kt_json_writer *w, int status,
+                                const char *message, const char *type, const char *param,
+                                const char *code, size_t *size) {
+    if (kt_http_is_anthropic(x)) {
+        write_anthropic_error(x, w, status, message);
+    } else {
+        kt_json_begin_object(w);
+        add_openai_error(w, message, type, param, code);
+        kt_json_end_object(w);
+    }
+    return text_of_error(w, size);
+}
+
+/* An event of responses says itself what is wrong; OpenAI's own clients look for `error`. */
+const char *kt_http_write_stream_error(const kt_http_exchange *x, kt_json_writer *w, int status,
+                                       const char *message, const char *code, size_t *size) {
+    if (form_of(x) != KT_FORM_RESPONSES)
+        return kt_http_write_error(x, w, status, message, "server_error", NULL, code, size);
+    kt_json_begin_object(w);
+    kt_json_add_string(w, "type", "error");
+    kt_json_add_string(w, "code", code ? code : "server_error");
+    kt_json_add_string(w, "message", message);
+    kt_json_add_null(w, "param");
+    add_openai_error(w, message, "server_error", NULL, code);
+    kt_json_end_object(w);
+    return text_of_error(w, size);
+}
+
 const char *kt_http_error_prefix(const kt_http_exchange *x) {
-    return kt_http_is_anthropic(x) ? "event: error\ndata: " : "data: ";
+    return form_of(x) == KT_FORM_OPENAI ? "data: " : "event: error\ndata: ";
 }
 
 void kt_http_fail(kt_http_exchange *x, int status, const char *type, const char *param,
@@ -236,11 +268,11 @@ void kt_http_stream_end(kt_http_exchange *x) {
 void kt_http_stream_fail(kt_http_exchange *x, const char *message) {
     kt_json_writer w = {0};
     size_t size;
-    const char *text = kt_http_write_error(x, &w, 500, message, "server_error", NULL, NULL, &size);
+    const char *text = kt_http_write_stream_error(x, &w, 500, message, NULL, &size);
 
     if (atomic_load(&x->answer) == KT_ANSWER_STREAM)
         post(x, KT_POST_EVENT, 0, NULL, NULL, kt_http_error_prefix(x), text, size);
-    if (!kt_http_is_anthropic(x)) kt_http_stream_event(x, "[DONE]", 6);
+    if (kt_http_has_done(x)) kt_http_stream_event(x, "[DONE]", 6);
     kt_http_stream_end(x);
     kt_json_writer_deinit(&w);
 }

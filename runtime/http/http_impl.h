@@ -110,8 +110,13 @@ const char *kt_http_reason(int status);
 const char *kt_http_write_error(const kt_http_exchange *x, kt_json_writer *w, int status,
                                 const char *message, const char *type, const char *param,
                                 const char *code, size_t *size);
-/* What comes before the data of an event of errors: its name, or none. */
+/* The same as the data of a stream's last event, before which comes kt_http_error_prefix: the
+ * event's name, or none. */
+const char *kt_http_write_stream_error(const kt_http_exchange *x, kt_json_writer *w, int status,
+                                       const char *message, const char *code, size_t *size);
 const char *kt_http_error_prefix(const kt_http_exchange *x);
+/* Does [DONE] end this exchange's stream? */
+bool kt_http_has_done(const kt_http_exchange *x);
 bool kt_http_is_anthropic(const kt_http_exchange *x); /* false for NULL */
 /* Methods of a path, as Allow lists them; OPTIONS always is one. */
 void kt_http_list_methods(const kt_http_server *s, const char *path, char *out, size_t out_bytes);

@@ -8,8 +8,12 @@
 
 struct kt_http_exchange;
 
-/* Whose form errors and pings have. */
-typedef enum kt_route_form { KT_FORM_OPENAI, KT_FORM_ANTHROPIC } kt_route_form;
+/* Whose form errors, pings and the end of a stream have. */
+typedef enum kt_route_form {
+    KT_FORM_OPENAI,
+    KT_FORM_RESPONSES, /* OpenAI's too, but events have names and no [DONE] comes behind them */
+    KT_FORM_ANTHROPIC
+} kt_route_form;
 
 typedef struct kt_route {
     const char *method; /* "GET" also answers HEAD */

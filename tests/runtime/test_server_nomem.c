@@ -176,6 +176,15 @@ static const char *text_of(const kt_json *root, size_t *n) {
         kt_json_get(choice, "text"), kt_json_get(kt_json_get(choice, "message"), "content"),
         kt_json_get(delta, "content"), kt_json_get(delta, "text"), kt_json_get(block, "text")};
 
+    const kt_json *items = kt_json_get(root, "output");
+
+    for (size_t i = 0; i < kt_json_length(items); i++) {
+        const kt_json *part = kt_json_at(kt_json_get(kt_json_at(items, i), "content"), 0);
+        if (strcmp(kt_json_text(part, "type"), "output_text") == 0)
+            return kt_json_string(kt_json_get(part, "text"), n);
+    }
+    if (strcmp(kt_json_text(root, "type"), "response.output_text.delta") == 0)
+        return kt_json_string(delta, n);
     if (choice && kt_json_int(kt_json_get(choice, "index"), -1) != 0) return NULL;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (kt_json_string(places[i], n)) return kt_json_string(places[i], n);
@@ -195,8 +204,9 @@ static bool take_text(const char *json, size_t size, kt_text *out, bool *is_last
     cr_assert_eq(kt_json_parse(json, size, NULL, &doc, &err), KT_OK, "%.*s: %s", (int)size, json,
                  err.message);
     root = kt_json_root(doc);
-    is_error = kt_json_get(root, "error") != NULL;
-    *is_last |= strcmp(kt_json_text(root, "type"), "message_stop") == 0;
+    is_error = kt_json_type_of(kt_json_get(root, "error")) == KT_JSON_OBJECT;
+    *is_last |= strcmp(kt_json_text(root, "type"), "message_stop") == 0 ||
+                strcmp(kt_json_text(root, "type"), "response.completed") == 0;
     text = text_of(root, &n);
     if (text) cr_assert_eq(kt_text_append(out, text, n, NULL), KT_OK);
     kt_json_destroy(doc);
@@ -297,6 +307,24 @@ Test(server_nomem, chats_without_memory_are_answered_or_hung_up_on, .timeout = 2
     check_route("/v1/messages", "\"stop_sequences\":[\"zzz\"],\"system\":[{\"type\":\"text\","
                                 "\"text\":\"Be brief.\"}],\"tools\":[{\"name\":\"f\","
                                 "\"input_schema\":{}}]," CHAT);
+    fake_chat_stop();
+}
+
+Test(server_nomem, responses_without_memory_are_answered_or_hung_up_on, .timeout = 240) {
+    kt_nomem_spare_me();
+    fake_chat_init(
+        "Hm.\n</think>\n\nLet me see.<tool_call>\n{\"name\": \"m__f\", \"arguments\": {\"input\": "
+        "\"a\"}}\n</tool_call>",
+        "hermes", "qwen3");
+    fake_chat.starts_in_reasoning = true;
+    fake_start(NULL, 4);
+    check_route("/v1/responses", "\"top_logprobs\":1,\"temperature\":0,\"instructions\":\"Be "
+                                 "brief.\",\"tools\":[{\"type\":\"namespace\",\"name\":"
+                                 "\"m__\",\"tools\":[{\"type\":\"custom\",\"name\":\"f\"}]}],"
+                                 "\"input\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"type\":"
+                                 "\"custom_tool_call\",\"call_id\":\"c\",\"name\":\"f\",\"input\":"
+                                 "\"a\"},{\"type\":\"custom_tool_call_output\","
+                                 "\"call_id\":\"c\",\"output\":\"b\"}]");
     fake_chat_stop();
 }
 

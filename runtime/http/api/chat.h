@@ -66,6 +66,8 @@ bool kt_chat_parse_tools(kt_chat_call *c, const kt_json *body, kt_api_error *e);
  * False with *e, also when there is no template. */
 bool kt_chat_make_prompt(const kt_app *app, const kt_chat_request *request, bool is_text,
                          kt_model_prompt *out, kt_api_error *e);
+/* The tokens of the prompt of a chat's body. */
+bool kt_chat_count(kt_app *app, const kt_json *chat, int64_t *tokens, kt_api_error *e);
 /* What is asked for, made ready for the scheduler: prompt, lengths, grammar, choices. After parse.
  */
 bool kt_chat_make_run(kt_chat_call *c, kt_api_error *e);
@@ -79,7 +81,15 @@ bool kt_chat_takes(kt_chat_call *c, const kt_event *event);
 /* kt_api_kind.release. */
 void kt_chat_release(kt_api_call *call);
 
-/* chat_write.c: kt_api_kind.event and finish. Stream a chunk or gather. */
+/* chat_write.c: log probabilities of tokens wait in their choice for the piece of text that they
+ * belong to. */
+void kt_chat_keep_logprob(kt_chat_call *c, kt_chat_choice *ch, const kt_event_logprob *p);
+/* Those that wait: an array of OpenAI's objects, borrowed until they are dropped. NULL when there
+ * are none, or no memory for them (kt_api_lose). */
+const char *kt_chat_logprobs(kt_chat_call *c, kt_chat_choice *ch, size_t *size);
+void kt_chat_drop_logprobs(kt_chat_choice *ch);
+
+/* kt_api_kind.event and finish. Stream a chunk or gather. */
 void kt_chat_on_event(kt_api_call *call, const kt_event *event);
 void kt_chat_finish(kt_api_call *call);
 

@@ -25,6 +25,18 @@ bool kt_chat_make_prompt(const kt_app *app, const kt_chat_request *request, bool
     return true;
 }
 
+bool kt_chat_count(kt_app *app, const kt_json *chat, int64_t *tokens, kt_api_error *e) {
+    kt_chat_call c = {.call.app = app};
+    kt_model_prompt prompt = {0};
+    const bool ok = kt_api_parse_model(app, chat, e) && kt_chat_parse_conversation(&c, chat, e) &&
+                    kt_chat_parse_tools(&c, chat, e) &&
+                    kt_chat_make_prompt(app, &c.request, false, &prompt, e);
+
+    *tokens = (int64_t)prompt.n_ids;
+    kt_model_prompt_deinit(&prompt);
+    return ok;
+}
+
 /* Whether the prompt and its answer fit. */
 static bool check_prompt(kt_chat_call *c, kt_api_error *e) {
     const kt_model_prompt *p = &c->prompt;

@@ -58,7 +58,7 @@ static void begin_token(const kt_chat_call *c, kt_json_writer *w, int32_t id, fl
 
 /* Gathered as the inside of an array: the writer begins one that is never ended, its '[' is left
  * out. */
-static void gather_logprob(kt_chat_call *c, kt_chat_choice *ch, const kt_event_logprob *p) {
+void kt_chat_keep_logprob(kt_chat_call *c, kt_chat_choice *ch, const kt_event_logprob *p) {
     kt_json_writer *w = &ch->logprobs;
 
     if (w->depth == 0) kt_json_begin_array(w);
@@ -74,29 +74,37 @@ static void gather_logprob(kt_chat_call *c, kt_chat_choice *ch, const kt_event_l
     ch->n_logprobs++;
 }
 
-static void put_logprobs(kt_chat_call *c, kt_chat_choice *ch, kt_json_writer *w) {
+const char *kt_chat_logprobs(kt_chat_call *c, kt_chat_choice *ch, size_t *size) {
     const char *text;
-    size_t size = 0;
 
-    kt_json_key(w, "logprobs");
-    if (ch->n_logprobs == 0) {
-        kt_json_put_null(w);
-        return;
-    }
+    if (ch->n_logprobs == 0) return NULL;
     kt_json_end_array(&ch->logprobs);
-    text = kt_json_writer_text(&ch->logprobs, &size);
-    kt_json_begin_object(w);
-    kt_json_key(w, "content");
-    if (text)
-        kt_json_put_raw(w, text, size);
-    else
-        kt_api_lose(&c->call);
-    kt_json_key(w, "refusal");
-    kt_json_put_null(w);
-    kt_json_end_object(w);
+    text = kt_json_writer_text(&ch->logprobs, size);
+    if (!text) kt_api_lose(&c->call);
+    return text;
+}
+
+void kt_chat_drop_logprobs(kt_chat_choice *ch) {
     kt_json_writer_deinit(&ch->logprobs);
     memset(&ch->logprobs, 0, sizeof ch->logprobs);
     ch->n_logprobs = 0;
+}
+
+static void put_logprobs(kt_chat_call *c, kt_chat_choice *ch, kt_json_writer *w) {
+    size_t size;
+    const char *text = kt_chat_logprobs(c, ch, &size);
+
+    kt_json_key(w, "logprobs");
+    if (!text) {
+        kt_json_put_null(w);
+        return;
+    }
+    kt_json_begin_object(w);
+    kt_json_key(w, "content");
+    kt_json_put_raw(w, text, size);
+    kt_json_add_null(w, "refusal");
+    kt_json_end_object(w);
+    kt_chat_drop_logprobs(ch);
 }
 
 /* ---- a stream ---- */
@@ -273,7 +281,7 @@ void kt_chat_on_event(kt_api_call *call, const kt_event *event) {
     switch (event->kind) {
     case KT_EVENT_LOGPROB:
         if (!event->as.logprob.is_prompt)
-            gather_logprob(c, &c->choices[event->choice], &event->as.logprob);
+            kt_chat_keep_logprob(c, &c->choices[event->choice], &event->as.logprob);
         return;
     case KT_EVENT_PROGRESS:
         if (call->stream && c->progress) send_progress(c, &event->as.progress);

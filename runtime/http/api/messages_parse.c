@@ -4,77 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/http/api/chat_body.h"
 #include "runtime/http/api/messages_call.h"
 #include "runtime/http/api/refused.h"
 
-enum { WHERE_BYTES = 64 };
+/* The blocks of a text. */
+static const char *const texts[] = {"text", NULL};
 
-/* ---- text ---- */
-
-static bool add_line(kt_text *t, const char *text, size_t size, kt_api_error *e) {
-    if ((t->size && kt_text_append(t, "\n", 1, NULL) != KT_OK) ||
-        kt_text_append(t, text, size, NULL) != KT_OK)
-        return kt_api_no_memory(e);
-    return true;
-}
-
-/* A block's "type". NULL with *e. */
-static const char *type_of(const kt_json *block, const char *where, kt_api_error *e) {
-    const char *type = kt_json_string(kt_field(block, "type"), NULL);
-    char param[WHERE_BYTES + 8];
-
-    if (type) return type;
-    snprintf(param, sizeof param, "%s.type", where);
-    if (kt_json_type_of(block) != KT_JSON_OBJECT)
-        kt_api_wrong_type(e, where, block, "a content block, an object");
-    else
-        kt_api_wrong_type(e, param, kt_field(block, "type"), "a string");
-    return NULL;
-}
-
-static bool refuse_block(const char *type, const char *where, const char *expected,
-                         kt_api_error *e) {
-    return kt_api_refuse(e, 400, where, "unsupported_value", "'%s' is of type '%.40s', expected %s",
-                         where, type, expected);
-}
-
-/* The string member of a block, added to t as a line. */
-static bool add_member(kt_text *t, const kt_json *block, const char *member, const char *where,
-                       kt_api_error *e) {
-    char param[WHERE_BYTES + 16];
-    const char *text;
-    size_t size = 0;
-
-    snprintf(param, sizeof param, "%s.%s", where, member);
-    text = kt_json_string(kt_field(block, member), &size);
-    if (!text) return kt_api_wrong_type(e, param, kt_field(block, member), "a string");
-    return add_line(t, text, size, e);
-}
-
-/* A string, or blocks of text, which become lines. */
 static bool join_text(const kt_json *content, const char *where, kt_text *out, kt_api_error *e) {
-    size_t size;
-    const char *text = kt_json_string(content, &size), *type;
-    char at[WHERE_BYTES];
-
-    if (text) return add_line(out, text, size, e);
-    if (kt_json_type_of(content) != KT_JSON_ARRAY)
-        return kt_api_wrong_type(e, where, content, "a string or an array of text blocks");
-    for (size_t i = 0; i < kt_json_length(content); i++) {
-        snprintf(at, sizeof at, "%.40s[%zu]", where, i);
-        type = type_of(kt_json_at(content, i), at, e);
-        if (!type) return false;
-        if (strcmp(type, "text") != 0) return refuse_block(type, at, "text", e);
-        if (!add_member(out, kt_json_at(content, i), "text", at, e)) return false;
-    }
-    return true;
-}
-
-static void put_message(kt_json_writer *w, const char *role, const kt_text *text) {
-    kt_json_begin_object(w);
-    kt_json_add_string(w, "role", role);
-    kt_api_add_text(w, "content", text);
-    kt_json_end_object(w);
+    return kt_body_join_text(content, texts, "text", where, out, e);
 }
 
 /* ---- what the user says ---- */
@@ -83,24 +21,16 @@ static void put_message(kt_json_writer *w, const char *role, const kt_text *text
 static bool put_result(kt_json_writer *w, const kt_json *block, const char *where,
                        kt_api_error *e) {
     const kt_json *content = kt_field(block, "content");
-    const char *id = kt_json_string(kt_field(block, "tool_use_id"), NULL);
-    char param[WHERE_BYTES + 16];
+    const char *id = kt_body_string(block, "tool_use_id", where, NULL, e);
+    char param[KT_WHERE_BYTES + 16];
     bool is_error = false, ok = true;
     kt_text text = {0};
 
-    snprintf(param, sizeof param, "%s.tool_use_id", where);
-    if (!id) return kt_api_wrong_type(e, param, kt_field(block, "tool_use_id"), "a string");
-    if (!kt_field_bool(block, "is_error", &is_error, e)) return false;
-    if (is_error) ok = add_line(&text, "Error:", 6, e);
+    if (!id || !kt_field_bool(block, "is_error", &is_error, e)) return false;
+    if (is_error) ok = kt_body_add_line(&text, "Error:", 6, e);
     snprintf(param, sizeof param, "%.50s.content", where);
     if (ok && content) ok = join_text(content, param, &text, e);
-    if (ok) {
-        kt_json_begin_object(w);
-        kt_json_add_string(w, "role", "tool");
-        kt_json_add_string(w, "tool_call_id", id);
-        kt_api_add_text(w, "content", &text);
-        kt_json_end_object(w);
-    }
+    if (ok) kt_body_put_result(w, id, &text);
     free(text.data);
     return ok;
 }
@@ -114,25 +44,25 @@ static bool put_user(kt_json_writer *w, const kt_json *content, const char *wher
 
     for (size_t i = 0; ok && i < n; i++) {
         const kt_json *block = kt_json_at(content, i);
-        char at[WHERE_BYTES];
+        char at[KT_WHERE_BYTES];
         const char *type;
         snprintf(at, sizeof at, "%.40s[%zu]", where, i);
-        type = type_of(block, at, e);
+        type = kt_body_type(block, at, e);
         if (!type) {
             ok = false;
         } else if (strcmp(type, "text") == 0) {
-            ok = add_member(&text, block, "text", at, e);
+            ok = kt_body_add_member(&text, block, "text", at, e);
             has_text = true;
         } else if (strcmp(type, "tool_result") == 0) {
-            if (has_text) put_message(w, "user", &text);
+            if (has_text) kt_body_put_message(w, "user", &text);
             text.size = 0;
             has_text = false;
             ok = put_result(w, block, at, e);
         } else {
-            ok = refuse_block(type, at, "text or tool_result", e);
+            ok = kt_body_refuse_type(type, at, "text or tool_result", e);
         }
     }
-    if (ok && has_text) put_message(w, "user", &text);
+    if (ok && has_text) kt_body_put_message(w, "user", &text);
     free(text.data);
     return ok;
 }
@@ -140,35 +70,20 @@ static bool put_user(kt_json_writer *w, const kt_json *content, const char *wher
 /* ---- what the assistant said ---- */
 
 static bool put_call(kt_json_writer *w, const kt_json *block, const char *where, kt_api_error *e) {
-    static const char *const members[] = {"id", "name"};
     const kt_json *input = kt_field(block, "input");
-    char param[WHERE_BYTES + 16];
+    char param[KT_WHERE_BYTES + 16];
     kt_json_writer arguments = {0};
-    const char *text;
+    const char *id = kt_body_string(block, "id", where, NULL, e), *name, *text;
     size_t size;
 
-    for (int i = 0; i < 2; i++) {
-        snprintf(param, sizeof param, "%s.%s", where, members[i]);
-        if (!kt_json_string(kt_field(block, members[i]), NULL))
-            return kt_api_wrong_type(e, param, kt_field(block, members[i]), "a string");
-    }
+    name = id ? kt_body_string(block, "name", where, NULL, e) : NULL;
+    if (!name) return false;
     snprintf(param, sizeof param, "%s.input", where);
     if (kt_json_type_of(input) != KT_JSON_OBJECT)
         return kt_api_wrong_type(e, param, input, "an object");
     kt_json_put_value(&arguments, input);
     text = kt_json_writer_text(&arguments, &size);
-    if (text) {
-        kt_json_begin_object(w);
-        kt_json_add_string(w, "id", kt_json_text(block, "id"));
-        kt_json_add_string(w, "type", "function");
-        kt_json_key(w, "function");
-        kt_json_begin_object(w);
-        kt_json_add_string(w, "name", kt_json_text(block, "name"));
-        kt_json_key(w, "arguments");
-        kt_json_put_string_n(w, text, size);
-        kt_json_end_object(w);
-        kt_json_end_object(w);
-    }
+    if (text) kt_body_put_call(w, id, name, text, size);
     kt_json_writer_deinit(&arguments);
     return text || kt_api_no_memory(e);
 }
@@ -176,52 +91,30 @@ static bool put_call(kt_json_writer *w, const kt_json *block, const char *where,
 /* calls is the inside of an array. Thinking that was made unreadable for clients cannot be used. */
 static bool take_block(const kt_json *block, const char *where, kt_text *text, kt_text *thinking,
                        kt_json_writer *calls, kt_api_error *e) {
-    const char *type = type_of(block, where, e);
+    const char *type = kt_body_type(block, where, e);
 
     if (!type) return false;
-    if (strcmp(type, "text") == 0) return add_member(text, block, "text", where, e);
-    if (strcmp(type, "thinking") == 0) return add_member(thinking, block, "thinking", where, e);
+    if (strcmp(type, "text") == 0) return kt_body_add_member(text, block, "text", where, e);
+    if (strcmp(type, "thinking") == 0)
+        return kt_body_add_member(thinking, block, "thinking", where, e);
     if (strcmp(type, "tool_use") == 0) return put_call(calls, block, where, e);
     if (strcmp(type, "redacted_thinking") == 0) return true;
-    return refuse_block(type, where, "text, thinking or tool_use", e);
-}
-
-static void put_assistant(kt_json_writer *w, const kt_text *text, const kt_text *thinking,
-                          const char *calls, size_t calls_size) {
-    const bool has_calls = calls_size > 2; /* "[]" */
-
-    kt_json_begin_object(w);
-    kt_json_add_string(w, "role", "assistant");
-    if (text->size || !has_calls)
-        kt_api_add_text(w, "content", text);
-    else
-        kt_json_add_null(w, "content");
-    if (thinking->size) kt_api_add_text(w, "reasoning_content", thinking);
-    if (has_calls) {
-        kt_json_key(w, "tool_calls");
-        kt_json_put_raw(w, calls, calls_size);
-    }
-    kt_json_end_object(w);
+    return kt_body_refuse_type(type, where, "text, thinking or tool_use", e);
 }
 
 static bool translate_assistant(kt_json_writer *w, const kt_json *content, const char *where,
                                 kt_api_error *e) {
     kt_json_writer calls = {0};
     kt_text text = {0}, thinking = {0};
-    const char *calls_text;
-    size_t size;
     bool ok = true;
 
     kt_json_begin_array(&calls);
     for (size_t i = 0; ok && i < kt_json_length(content); i++) {
-        char at[WHERE_BYTES];
+        char at[KT_WHERE_BYTES];
         snprintf(at, sizeof at, "%.40s[%zu]", where, i);
         ok = take_block(kt_json_at(content, i), at, &text, &thinking, &calls, e);
     }
-    kt_json_end_array(&calls);
-    calls_text = kt_json_writer_text(&calls, &size);
-    if (ok && !calls_text) ok = kt_api_no_memory(e);
-    if (ok) put_assistant(w, &text, &thinking, calls_text, size);
+    if (ok) ok = kt_body_put_assistant(w, &text, &thinking, &calls, e);
     kt_json_writer_deinit(&calls);
     free(text.data);
     free(thinking.data);
@@ -234,7 +127,7 @@ static bool translate_message(kt_json_writer *w, const kt_json *message, size_t 
                               kt_api_error *e) {
     const char *role = kt_json_string(kt_field(message, "role"), NULL);
     const kt_json *content = kt_field(message, "content");
-    char where[WHERE_BYTES];
+    char where[KT_WHERE_BYTES];
     kt_text text = {0};
     bool is_user, ok;
 
@@ -250,7 +143,7 @@ static bool translate_message(kt_json_writer *w, const kt_json *message, size_t 
     if (kt_json_type_of(content) == KT_JSON_ARRAY)
         return is_user ? put_user(w, content, where, e) : translate_assistant(w, content, where, e);
     ok = join_text(content, where, &text, e);
-    if (ok) put_message(w, role, &text);
+    if (ok) kt_body_put_message(w, role, &text);
     free(text.data);
     return ok;
 }
@@ -279,7 +172,7 @@ static bool put_conversation(kt_json_writer *w, const kt_json *body, kt_api_erro
     kt_json_key(w, "messages");
     kt_json_begin_array(w);
     if (system) ok = join_text(system, "system", &text, e);
-    if (ok && text.size) put_message(w, "system", &text);
+    if (ok && text.size) kt_body_put_message(w, "system", &text);
     free(text.data);
     for (size_t i = 0; ok && i < kt_json_length(messages); i++)
         ok = translate_message(w, kt_json_at(messages, i), i, e);
@@ -291,35 +184,22 @@ static bool put_conversation(kt_json_writer *w, const kt_json *body, kt_api_erro
 /* ---- tools ---- */
 
 static bool put_tool(kt_json_writer *w, const kt_json *tool, size_t i, kt_api_error *e) {
-    const char *type = kt_json_string(kt_field(tool, "type"), NULL);
-    const kt_json *description = kt_field(tool, "description");
+    const char *type = kt_json_string(kt_field(tool, "type"), NULL), *name;
     const kt_json *schema = kt_field(tool, "input_schema");
-    char where[WHERE_BYTES], param[WHERE_BYTES + 16];
+    char where[KT_WHERE_BYTES], param[KT_WHERE_BYTES + 16];
 
     snprintf(where, sizeof where, "tools[%zu]", i);
     if (kt_json_type_of(tool) != KT_JSON_OBJECT)
         return kt_api_wrong_type(e, where, tool, "an object");
     if (type && strcmp(type, "custom") != 0)
-        return refuse_block(type, where, "custom: tools that a server runs are not built", e);
-    snprintf(param, sizeof param, "%s.name", where);
-    if (!kt_json_string(kt_field(tool, "name"), NULL))
-        return kt_api_wrong_type(e, param, kt_field(tool, "name"), "a string");
+        return kt_body_refuse_type(type, where, "custom: tools that a server runs are not built",
+                                   e);
+    name = kt_body_string(tool, "name", where, NULL, e);
+    if (!name) return false;
     snprintf(param, sizeof param, "%s.input_schema", where);
     if (kt_json_type_of(schema) != KT_JSON_OBJECT)
         return kt_api_wrong_type(e, param, schema, "a JSON schema, an object");
-    kt_json_begin_object(w);
-    kt_json_add_string(w, "type", "function");
-    kt_json_key(w, "function");
-    kt_json_begin_object(w);
-    kt_json_add_string(w, "name", kt_json_text(tool, "name"));
-    if (description) {
-        kt_json_key(w, "description");
-        kt_json_put_value(w, description);
-    }
-    kt_json_key(w, "parameters");
-    kt_json_put_value(w, schema);
-    kt_json_end_object(w);
-    kt_json_end_object(w);
+    kt_body_put_tool(w, name, kt_field(tool, "description"), schema);
     return true;
 }
 
@@ -356,18 +236,10 @@ static bool put_tool_choice(kt_json_writer *w, const kt_json *body, kt_api_error
     if (!words[i][1] && !kt_json_string(name, NULL))
         return kt_api_wrong_type(e, "tool_choice.name", name, "a string");
     if (!kt_field_bool(choice, "disable_parallel_tool_use", &is_single, e)) return false;
-    kt_json_key(w, "tool_choice");
-    if (words[i][1]) {
-        kt_json_put_string(w, words[i][1]);
-    } else {
-        kt_json_begin_object(w);
-        kt_json_add_string(w, "type", "function");
-        kt_json_key(w, "function");
-        kt_json_begin_object(w);
-        kt_json_add_string(w, "name", kt_json_string(name, NULL));
-        kt_json_end_object(w);
-        kt_json_end_object(w);
-    }
+    if (words[i][1])
+        kt_json_add_string(w, "tool_choice", words[i][1]);
+    else
+        kt_body_add_named_choice(w, kt_json_string(name, NULL));
     if (is_single) kt_json_add_bool(w, "parallel_tool_calls", false);
     return true;
 }
@@ -403,15 +275,7 @@ static bool put_format(kt_json_writer *w, const kt_json *format, const char *whe
                              "'%s' is no {\"type\": \"json_schema\", \"schema\": ...}", where);
     if (kt_json_type_of(schema) != KT_JSON_OBJECT && kt_json_type_of(schema) != KT_JSON_BOOL)
         return kt_api_wrong_type(e, where, schema, "a JSON schema");
-    kt_json_key(w, "response_format");
-    kt_json_begin_object(w);
-    kt_json_add_string(w, "type", "json_schema");
-    kt_json_key(w, "json_schema");
-    kt_json_begin_object(w);
-    kt_json_key(w, "schema");
-    kt_json_put_value(w, schema);
-    kt_json_end_object(w);
-    kt_json_end_object(w);
+    kt_body_add_schema(w, schema);
     return true;
 }
 
@@ -445,23 +309,6 @@ static const char *const translated[] = {"continue_final_message",
                                          "tool_choice",
                                          "tools"};
 
-static bool is_translated(const char *name) {
-    for (size_t i = 0; i < sizeof translated / sizeof *translated; i++)
-        if (strcmp(name, translated[i]) == 0) return true;
-    return false;
-}
-
-static void put_rest(kt_json_writer *w, const kt_json *body) {
-    for (size_t i = 0; i < kt_json_length(body); i++) {
-        const char *name;
-        size_t size;
-        const kt_json *v = kt_json_member(body, i, &name, &size);
-        if (is_translated(name)) continue;
-        kt_json_key_n(w, name, size);
-        kt_json_put_value(w, v);
-    }
-}
-
 /* max_tokens, without which Anthropic's API answers nothing. */
 static bool check_length(const kt_json *body, kt_api_error *e) {
     int64_t n;
@@ -476,22 +323,15 @@ static bool put_body(kt_json_writer *w, const kt_json *body, kt_api_error *e) {
     if (!put_conversation(w, body, e) || !put_tools(w, body, e) || !put_tool_choice(w, body, e) ||
         !put_thinking(w, body, e) || !put_output(w, body, e))
         return false;
-    put_rest(w, body);
+    kt_body_add_rest(w, body, translated, sizeof translated / sizeof *translated);
     kt_json_end_object(w);
     return true;
 }
 
 bool kt_messages_translate(const kt_json *body, bool is_run, kt_json_doc **out, kt_api_error *e) {
     kt_json_writer w = {0};
-    const char *text;
-    size_t size;
-    bool ok = kt_api_check_refused(body, KT_ON_MESSAGES, e) && (!is_run || check_length(body, e)) &&
-              put_body(&w, body, e);
+    const bool ok = kt_api_check_refused(body, KT_ON_MESSAGES, e) &&
+                    (!is_run || check_length(body, e)) && put_body(&w, body, e);
 
-    *out = NULL;
-    text = ok ? kt_json_writer_text(&w, &size) : NULL;
-    if (ok && (!text || kt_json_parse(text, size, NULL, out, NULL) != KT_OK))
-        ok = kt_api_no_memory(e);
-    kt_json_writer_deinit(&w);
-    return ok;
+    return kt_body_end(&w, ok, out, e);
 }

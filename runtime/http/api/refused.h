@@ -6,10 +6,11 @@
 
 /* Routes, as bits. */
 typedef enum kt_api_on {
-    KT_ON_CHAT = 1,     /* /v1/chat/completions */
-    KT_ON_TEXT = 2,     /* /v1/completions */
-    KT_ON_MESSAGES = 4, /* /v1/messages */
-    KT_ON_ALL = 7
+    KT_ON_CHAT = 1,      /* /v1/chat/completions */
+    KT_ON_TEXT = 2,      /* /v1/completions */
+    KT_ON_MESSAGES = 4,  /* /v1/messages */
+    KT_ON_RESPONSES = 8, /* /v1/responses */
+    KT_ON_ALL = 15
 } kt_api_on;
 
 /* False with 400 unsupported_parameter for the first one that is known elsewhere, would change the

@@ -4,23 +4,17 @@
 #include "runtime/http/api/messages_call.h"
 
 static bool count(kt_app *app, const kt_json *body, kt_json_writer *w, kt_api_error *e) {
-    kt_chat_call c = {.call.app = app};
-    kt_model_prompt prompt = {0};
-    const kt_json *chat;
     kt_json_doc *doc;
+    int64_t n;
     bool ok;
 
     if (!kt_messages_translate(body, false, &doc, e)) return false;
-    chat = kt_json_root(doc);
-    ok = kt_api_parse_model(app, chat, e) && kt_chat_parse_conversation(&c, chat, e) &&
-         kt_chat_parse_tools(&c, chat, e) &&
-         kt_chat_make_prompt(app, &c.request, false, &prompt, e);
+    ok = kt_chat_count(app, kt_json_root(doc), &n, e);
     if (ok) {
         kt_json_begin_object(w);
-        kt_json_add_int(w, "input_tokens", (int64_t)prompt.n_ids);
+        kt_json_add_int(w, "input_tokens", n);
         kt_json_end_object(w);
     }
-    kt_model_prompt_deinit(&prompt);
     kt_json_destroy(doc);
     return ok;
 }
