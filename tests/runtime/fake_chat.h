@@ -144,4 +144,22 @@ static inline void fake_chat_wait(const char *path, const char *body, const char
     fake_chat_stop();
 }
 
+/* What a stream has said when the end of the server has cut it. */
+static inline kt_reply fake_chat_cut(const char *path, const char *body) {
+    const kt_http_options options = {.drain_ms = 100};
+    kt_reply r;
+    int fd;
+
+    fake_chat_init(FAKE_TEXT, "none", "none");
+    fake_start(&options, 0);
+    atomic_store(&fake.engine.decode_us, 200 * 1000);
+    fd = fake_chat_send(path, body);
+    while (atomic_load(&fake.engine.n_steps) < 2) fake_sleep(1000);
+    kt_http_server_stop(fake.server);
+    r = kt_read_reply(fd, NULL, NULL, false);
+    close(fd);
+    fake_chat_stop();
+    return r;
+}
+
 #endif

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tests/runtime/fake_chat.h"
 
@@ -368,17 +367,8 @@ Test(responses_api, items_stream_one_after_the_other) {
 
 /* What the end of the server cuts is told by an event, behind which nothing comes. */
 Test(responses_api, a_stream_that_is_cut_ends_with_an_error) {
-    const kt_http_options options = {.drain_ms = 100};
-    int fd;
-    kt_reply r;
+    kt_reply r = fake_chat_cut("/v1/responses", "{\"stream\":true," ASK "}");
 
-    fake_chat_init(FAKE_TEXT, "none", "none");
-    fake_start(&options, 0);
-    atomic_store(&fake.engine.decode_us, 200 * 1000);
-    fd = fake_chat_send("/v1/responses", "{\"stream\":true," ASK "}");
-    while (atomic_load(&fake.engine.n_steps) < 2) fake_sleep(1000);
-    kt_http_server_stop(fake.server);
-    r = kt_read_reply(fd, NULL, NULL, false);
     cr_expect_not_null(strstr(r.body, "event: response.created\n"), "%s", r.body);
     cr_expect_not_null(strstr(r.body, "event: error\ndata: {\"type\":\"error\",\"code\":"
                                       "\"shutting_down\",\"message\":\"the server is shutting "
@@ -386,8 +376,6 @@ Test(responses_api, a_stream_that_is_cut_ends_with_an_error) {
                        "%s", r.body);
     cr_expect_null(strstr(r.body, "[DONE]"), "%s", r.body);
     kt_reply_free(&r);
-    close(fd);
-    fake_chat_stop();
 }
 
 /* ---- what becomes of a conversation ---- */
