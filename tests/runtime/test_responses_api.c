@@ -38,7 +38,8 @@ static char *without_ids(const char *text) {
         for (int i = 0; i < 2; i++)
             if (strncmp(at, numbers[i], strlen(numbers[i])) == 0) skip = strlen(numbers[i]);
         for (int i = 0; i < 6; i++)
-            if (at[-1] == ':' && strncmp(at, ids[i], strlen(ids[i])) == 0) skip = strlen(ids[i]);
+            if (at > text && at[-1] == ':' && strncmp(at, ids[i], strlen(ids[i])) == 0)
+                skip = strlen(ids[i]);
         if (skip) {
             const char *rest = at + skip;
             const size_t n = length_of(rest);
