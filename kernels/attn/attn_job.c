@@ -151,8 +151,9 @@ static void find_chunks(const kt_attn_job *j, kt_attn_span *s) {
     s->chunks = chunks_of(last + 1) - s->first_chunk;
 }
 
-/* Would cutting contexts even out what threads have to do, and is there room for the sums? Equal
- * spans that share out evenly need none. */
+/* Would cutting contexts even out what threads have to do, and is there room for the sums? Also
+ * where spans share out evenly: a core beside which others work, or a slower kind of core, would
+ * keep all waiting for half a head of a long context. */
 static bool wants_split(const kt_attn_job *j, const kt_attn_span *s, int64_t n, int64_t tasks,
                         int n_threads) {
     int64_t cells = 0, most = 1;
@@ -162,8 +163,7 @@ static bool wants_split(const kt_attn_job *j, const kt_attn_span *s, int64_t n, 
         cells += s[i].rows * s[i].chunks;
         if (s[i].chunks > most) most = s[i].chunks;
     }
-    return most > 1 && cells <= j->max_cells && n_threads > 1 && tasks < 4 * (int64_t)n_threads &&
-           (n > 1 || tasks % n_threads != 0);
+    return most > 1 && cells <= j->max_cells && n_threads > 1 && tasks < 4 * (int64_t)n_threads;
 }
 
 /* Blocks of rows as large as leaves enough of them. Tasks, if nothing else is cut. */

@@ -45,7 +45,7 @@ typedef struct kt_attn_span {
  * kt_attn_job_init; they may change between runs within the limits given there. All pointers are
  * borrowed.
  *
- * Tasks are spans x kv heads x blocks of rows. Where those leave threads idle (decode with few kv
+ * Tasks are spans x kv heads x blocks of rows. Where those are few to a thread (decode with few kv
  * heads), spans of at most KT_ATTN_SPLIT_ROWS rows are cut into chunks of the context instead,
  * joined by the second phase. Where there are few tasks even so and many query heads share a kv
  * head (latent attention), each task is cut into parts of the heads. Whatever is cut, the

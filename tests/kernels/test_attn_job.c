@@ -182,7 +182,7 @@ ParameterizedTest(size_t *index, attn_job, repeats_the_bits_of_one_call) {
             expect_plain_bits(&f, cases[i][0], cases[i][1], n_threads);
             if (t % N_SHAPES == 0)
                 cr_assert_eq(f.job.whole.split,
-                             n_threads > 2 && cases[i][0] <= 4 && cases[i][1] > 1024);
+                             n_threads > 1 && cases[i][0] <= 4 && cases[i][1] > 1024);
         }
         fixture_deinit(&f);
     }
