@@ -368,12 +368,16 @@ Test(attn_job, cuts_heads_and_leaves_out_what_no_row_sees) {
     fixture_init(&f, scalar, KT_W_BF16, &shapes[1], 16);
     f.job.rows = 1;
     f.position[0] = 900;
-    cr_expect_eq(kt_attn_job_prepare(&f.job, 16), 4); /* 64 heads by 16 */
-    cr_expect_eq(kt_attn_job_prepare(&f.job, 2), 4);
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 16), 16); /* 64 heads by 4 */
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 15), 8);
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 2), 4); /* by 16 */
     cr_expect_eq(kt_attn_job_prepare(&f.job, 1), 1);
     f.position[0] = 2500;
     cr_expect_eq(kt_attn_job_prepare(&f.job, 16), 12);
     cr_expect_eq(kt_attn_job_prepare(&f.job, 1), 1);
+    f.position[0] = 900;
+    f.choice.variant = attn_named("bf16_tiles__amxbf16"); /* a tile is as long for 4 as for 16 */
+    cr_expect_eq(kt_attn_job_prepare(&f.job, 16), 4);
     fixture_deinit(&f);
     fixture_init(&f, scalar, KT_W_BF16, &shapes[2], 16);
     f.job.rows = 1;
