@@ -212,8 +212,8 @@ Test(responses_api, custom_tools_and_namespaces_are_functions_of_the_chat) {
         strstr(fake_chat.last,
                "tools: [{\"type\":\"function\",\"function\":{\"name\":\"patch\",\"description\":"
                "\"Edits.\",\"parameters\":{\"type\":\"object\",\"properties\":{\"input\":{"
-               "\"type\":\"string\",\"description\":\"A text of the form that the grammar "
-               "describes.\",\"grammar\":\"start: /a+/\"}},\"required\":[\"input\"],"
+               "\"type\":\"string\",\"description\":\"A text of this form, a grammar in the syntax "
+               "lark:\\nstart: /a+/\"}},\"required\":[\"input\"],"
                "\"additionalProperties\":false}}},{\"type\":\"function\",\"function\":{\"name\":"
                "\"mcp__memory__keep\",\"parameters\":" SCHEMA "}}]\n"),
         "%s", fake_chat.last);
@@ -224,6 +224,21 @@ Test(responses_api, custom_tools_and_namespaces_are_functions_of_the_chat) {
         cr_assert_not_null(at, "%s\n--- lacks\n%s", got, events[i]);
     }
     free(got);
+    kt_reply_free(&r);
+    fake_chat_stop();
+}
+
+Test(responses_api, a_custom_tool_can_be_forced) {
+    kt_reply r;
+
+    fake_chat_init("To be", "hermes", "none");
+    fake_start(NULL, 0);
+    r = post("/v1/responses", "{\"temperature\":0,\"parallel_tool_calls\":false,"
+                              "\"max_output_tokens\":80,\"tool_choice\":{\"type\":\"custom\","
+                              "\"name\":\"patch\"},\"tools\":[" PATCH "]," ASK "}");
+    cr_expect_eq(r.status, 200, "%s", r.body);
+    cr_expect_not_null(strstr(r.body, "\"type\":\"custom_tool_call\""), "%s", r.body);
+    cr_expect_null(strstr(r.body, "\"type\":\"message\""), "%s", r.body);
     kt_reply_free(&r);
     fake_chat_stop();
 }

@@ -43,8 +43,8 @@ static bool flush(conversation *c, kt_api_error *e) {
 
 /* ---- items ---- */
 
-static const char *const said[] = {"input_text", "output_text", "text", NULL};
-static const char *const thoughts[] = {"reasoning_text", "summary_text", "text", NULL};
+static const char *const text_types[] = {"input_text", "output_text", "text", NULL};
+static const char *const thought_types[] = {"reasoning_text", "summary_text", "text", NULL};
 
 static bool take_system(conversation *c, const kt_text *text, kt_api_error *e) {
     if ((c->system.size && kt_text_append(&c->system, "\n\n", 2, NULL) != KT_OK) ||
@@ -81,10 +81,10 @@ static bool take_message(conversation *c, const kt_json *item, const char *where
     if (i == 1) { /* the assistant's: more of its turn may follow */
         if (!c->is_open && !flush(c, e)) return false;
         begin_turn(c);
-        return kt_body_join_text(content, said, "output_text", at, &c->text, e);
+        return kt_body_join_text(content, text_types, "output_text", at, &c->text, e);
     }
-    ok =
-        kt_body_join_text(content, said, "input_text", at, &text, e) && put_text(c, role, &text, e);
+    ok = kt_body_join_text(content, text_types, "input_text", at, &text, e) &&
+         put_text(c, role, &text, e);
     free(text.data);
     return ok;
 }
@@ -100,7 +100,7 @@ static bool take_reasoning(conversation *c, const kt_json *item, const char *whe
     begin_turn(c);
     snprintf(at, sizeof at, "%.50s.%s", where, is_whole ? "content" : "summary");
     if (!is_whole && !summary) return true;
-    return kt_body_join_text(is_whole ? content : summary, thoughts,
+    return kt_body_join_text(is_whole ? content : summary, thought_types,
                              is_whole ? "reasoning_text" : "summary_text", at, &c->thinking, e);
 }
 
@@ -135,6 +135,7 @@ static bool take_custom_call(conversation *c, const kt_json *item, const char *w
                              kt_api_error *e) {
     size_t size = 0, n = 0;
     const char *input = said_to_tool(item, "input", where, &size, e), *text;
+    char name[KT_TOOL_NAME_BYTES];
     kt_json_writer arguments = {0};
     bool ok;
 
@@ -144,7 +145,8 @@ static bool take_custom_call(conversation *c, const kt_json *item, const char *w
     kt_json_put_string_n(&arguments, input, size);
     kt_json_end_object(&arguments);
     text = kt_json_writer_text(&arguments, &n);
-    ok = text ? add_call(c, item, kt_json_text(item, "name"), text, n, e) : kt_api_no_memory(e);
+    kt_responses_tool_name(kt_json_text(item, "namespace"), kt_json_text(item, "name"), name);
+    ok = text ? add_call(c, item, name, text, n, e) : kt_api_no_memory(e);
     kt_json_writer_deinit(&arguments);
     return ok;
 }
@@ -156,7 +158,7 @@ static bool join_output(const kt_json *output, const char *where, kt_text *text,
     bool ok = true;
 
     if (kt_json_type_of(output) != KT_JSON_ARRAY)
-        return kt_body_join_text(output, said, "input_text", where, text, e);
+        return kt_body_join_text(output, text_types, "input_text", where, text, e);
     for (size_t i = 0; ok && i < kt_json_length(output); i++) {
         const kt_json *part = kt_json_at(output, i);
         char at[KT_WHERE_BYTES];
@@ -166,7 +168,7 @@ static bool join_output(const kt_json *output, const char *where, kt_text *text,
         if (!type) return false;
         if (strcmp(type, "input_image") == 0)
             ok = kt_body_add_line(text, picture, sizeof picture - 1, e);
-        else if (kt_body_is_among(type, said))
+        else if (kt_body_is_among(type, text_types))
             ok = kt_body_add_member(text, part, "text", at, e);
         else
             ok = kt_body_refuse_type(type, at, "input_text or input_image", e);
@@ -231,7 +233,8 @@ static bool take_input(conversation *c, const kt_json *input, kt_api_error *e) {
     bool ok = true;
 
     if (kt_json_type_of(input) == KT_JSON_STRING) {
-        ok = kt_body_join_text(input, said, "", "input", &text, e) && put_text(c, "user", &text, e);
+        ok = kt_body_join_text(input, text_types, "", "input", &text, e) &&
+             put_text(c, "user", &text, e);
         free(text.data);
         return ok;
     }

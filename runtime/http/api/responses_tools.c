@@ -1,5 +1,6 @@
 /* Tools of the Responses API. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/http/api/chat_body.h"
@@ -62,52 +63,60 @@ static bool put_function(kt_json_writer *w, const kt_json *tool, const char *spa
     return true;
 }
 
-/* What the model reads of a tool that takes a text. A grammar of it is told, not enforced. */
-static void put_custom_text(kt_json_writer *w, const kt_json *tool) {
+/* What the model reads of the text that a tool takes: nothing, or its grammar, which is not
+ * enforced. */
+static bool tell_form(const kt_json *tool, kt_text *out, kt_api_error *e) {
     const kt_json *format = kt_field(tool, "format");
-    const kt_json *grammar = kt_field(format, "grammar"); /* as chats have it */
-    const char *definition = kt_json_text(grammar ? grammar : format, "definition");
+    const kt_json *inner = kt_field(format, "grammar"), *grammar = inner ? inner : format;
+    const char *parts[] = {"A text of this form, a grammar in the syntax ",
+                           kt_json_text(grammar, "syntax"), ":\n",
+                           kt_json_text(grammar, "definition")};
 
+    for (int i = 0; *parts[3] && i < 4; i++)
+        if (kt_text_append(out, parts[i], strlen(parts[i]), NULL) != KT_OK)
+            return kt_api_no_memory(e);
+    return true;
+}
+
+/* The schema of its only argument. */
+static void put_schema(kt_json_writer *w, const kt_text *form) {
+    kt_json_begin_object(w);
+    kt_json_add_string(w, "type", "object");
+    kt_json_key(w, "properties");
+    kt_json_begin_object(w);
     kt_json_key(w, "input");
     kt_json_begin_object(w);
     kt_json_add_string(w, "type", "string");
-    if (*definition) {
-        kt_json_add_string(w, "description", "A text of the form that the grammar describes.");
-        kt_json_add_string(w, "grammar", definition);
-    }
+    if (form->size) kt_api_add_text(w, "description", form);
+    kt_json_end_object(w);
+    kt_json_end_object(w);
+    kt_json_key(w, "required");
+    kt_json_begin_array(w);
+    kt_json_put_string(w, "input");
+    kt_json_end_array(w);
+    kt_json_add_bool(w, "additionalProperties", false);
     kt_json_end_object(w);
 }
 
 /* A function with one argument. */
 static bool put_custom(kt_json_writer *w, const kt_json *tool, const char *space, const char *where,
                        kt_api_error *e) {
-    const char *name = kt_body_string(tool, "name", where, NULL, e), *text;
+    const char *name = kt_body_string(tool, "name", where, NULL, e);
     char known[KT_TOOL_NAME_BYTES];
-    kt_json_writer parameters = {0};
-    kt_json_doc *doc = NULL;
-    size_t size;
-    bool ok;
+    kt_json_writer schema = {0};
+    kt_json_doc *parameters;
+    kt_text form = {0};
+    bool ok = name && tell_form(tool, &form, e);
 
-    if (!name) return false;
-    kt_json_begin_object(&parameters);
-    kt_json_add_string(&parameters, "type", "object");
-    kt_json_key(&parameters, "properties");
-    kt_json_begin_object(&parameters);
-    put_custom_text(&parameters, tool);
-    kt_json_end_object(&parameters);
-    kt_json_key(&parameters, "required");
-    kt_json_begin_array(&parameters);
-    kt_json_put_string(&parameters, "input");
-    kt_json_end_array(&parameters);
-    kt_json_add_bool(&parameters, "additionalProperties", false);
-    kt_json_end_object(&parameters);
-    text = kt_json_writer_text(&parameters, &size);
-    ok = text && kt_json_parse(text, size, NULL, &doc, NULL) == KT_OK;
-    kt_responses_tool_name(space, name, known);
-    if (ok) kt_body_put_tool(w, known, kt_field(tool, "description"), kt_json_root(doc));
-    kt_json_destroy(doc);
-    kt_json_writer_deinit(&parameters);
-    return ok || kt_api_no_memory(e);
+    if (ok) put_schema(&schema, &form);
+    ok = kt_body_end(&schema, ok, &parameters, e);
+    if (ok) {
+        kt_responses_tool_name(space, name, known);
+        kt_body_put_tool(w, known, kt_field(tool, "description"), kt_json_root(parameters));
+    }
+    kt_json_destroy(parameters);
+    free(form.data);
+    return ok;
 }
 
 /* Whoever asks for these has set something up at a server that has them. */
