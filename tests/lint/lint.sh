@@ -6,7 +6,7 @@ set -u
 root=$1
 build=$2
 shift 2
-[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words journals nomem functions width types twins formats
+[ $# -gt 0 ] || set -- includes headers calls isa length prefix names spdx words journals nomem functions width types twins formats faults
 cd "$root" || exit 2
 cc=${CC:-cc}
 cxx=${CXX:-c++}
@@ -297,6 +297,25 @@ rule_twins() {
     /^KT_VARIANT[(]/ { inside = 1; text = ""; file = FILENAME }
     inside { line = $0; gsub(/[ \t]+/, " ", line); text = text line }
     inside && /^ *[}]?;? *$/ || inside && /[}];/ { inside = 0; close_variant() }' /dev/null
+}
+
+# A planted fault changes a text that is there: running them all takes ten minutes, this none.
+rule_faults() {
+    [ ! -f tests/mutation/mutants.txt ] || awk '
+    function holds(file, text,    lines) {
+        lines = RS
+        RS = "\001"
+        if (!(file in texts) && (getline texts[file] < file) > 0) close(file)
+        RS = lines
+        return index(texts[file], text)
+    }
+    /^(gate|test|hang) / {
+        n = split($0, part, " @@ ")
+        file = part[1]
+        sub(/.* /, "", file)
+        if (n != 3 || !holds(file, part[2]))
+            printf "%s:%d: faults: %s does not hold: %s\n", FILENAME, FNR, file, part[2]
+    }' tests/mutation/mutants.txt
 }
 
 # A format of blocks is one file, kernels/formats/w<name>.c: nothing else names it but kernels (*__<isa>.c), tests, and

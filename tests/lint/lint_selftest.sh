@@ -53,7 +53,7 @@ plant() {
 
 fresh
 object good '' 'int kt_good(int a) { return a + 1; }'
-for rule in includes headers calls isa length prefix names spdx words journals nomem functions width types twins formats; do expect $rule ''; done
+for rule in includes headers calls isa length prefix names spdx words journals nomem functions width types twins formats faults; do expect $rule ''; done
 
 plant base/up.c '#include "dispatch/plan/plan.h"'
 expect includes 'base/up.c:2: includes: dispatch/plan/plan.h lies above'
@@ -269,6 +269,21 @@ expect formats ''
 name_formats 'int kt_x;'
 echo 'base/x.c TOY3: a reason' >tests/lint/format_names.txt
 expect formats 'format_names.txt: formats: base/x.c does not name TOY3'
+
+# Faults of base/low.c, which says `return 1;`.
+faults() {
+    fresh
+    mkdir -p tests/mutation
+    printf '# comment\n\ntest t/t.t %s\n' "$1" >tests/mutation/mutants.txt
+}
+faults 'base/low.c @@ return 1; @@ return 2;'
+expect faults ''
+faults 'base/low.c @@ return 3; @@ return 2;'
+expect faults 'mutants.txt:3: faults: base/low.c does not hold: return 3;'
+faults 'base/gone.c @@ return 1; @@ return 2;'
+expect faults 'base/gone.c does not hold'
+faults 'base/low.c @@ return 1;'
+expect faults 'mutants.txt:3: faults'
 
 echo "$tests planted cases, $failures not caught"
 [ $failures -eq 0 ]
