@@ -181,15 +181,14 @@ static int64_t cut_rows(kt_attn_job *j, const kt_attn_span *s, int64_t n, int n_
     }
 }
 
-/* Of a part that a thread takes which would have nothing to do. */
+/* The smallest part worth a thread that would have none. */
 static int64_t least_queries(const kt_attn_span *s, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         if (s[i].choice->variant->isa & KT_ISA_AMXBF16) return PART_QUERIES;
     return LEAST_QUERIES;
 }
 
-/* Cut the context where heads and blocks of rows would leave some threads idle at the end; then
- * heads. */
+/* Cut the context where heads and blocks of rows are few to a thread; then heads. */
 int64_t kt_attn_job_prepare(void *job, int n_threads) {
     kt_attn_job *j = job;
     const kt_problem *p = &j->problem;

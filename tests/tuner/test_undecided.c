@@ -22,7 +22,7 @@ extern const kt_variant kt_variant_abf16_rows__scalar;
 
 /* The machine: while it is busy, calls of one row take 0.1 to 6.4 ms, and the fifth of them
  * around the quartile is spread over five of these six octaves, so that it stays unknown after
- * any number of rounds; else 1 ms, as all others do. Steps of the golden section spread even a
+ * thousands of rounds; else 1 ms, as all others do. Steps of the golden section spread even a
  * few calls over all octaves: by chance they would now and then agree. */
 static pid_t tuner;
 static bool is_busy;

@@ -117,6 +117,8 @@ void kt_api_begin_chunk(const kt_api_call *c, kt_json_writer *w);
 void kt_api_end_chunk(kt_api_call *c, kt_json_writer *w);
 /* An event of a stream; w is released. */
 void kt_api_send(kt_api_call *c, kt_json_writer *w);
+/* The same for an event with a name, whose object is ended here. */
+void kt_api_send_named(kt_api_call *c, kt_json_writer *w, const char *name);
 /* The whole answer; w is released. */
 void kt_api_reply(kt_api_call *c, kt_json_writer *w);
 /* The last chunk, with usage and timings if wanted, then [DONE]. */

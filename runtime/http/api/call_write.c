@@ -95,14 +95,28 @@ void kt_api_end_chunk(kt_api_call *c, kt_json_writer *w) {
     kt_api_send(c, w);
 }
 
-void kt_api_send(kt_api_call *c, kt_json_writer *w) {
+/* name may be NULL. */
+static void send(kt_api_call *c, kt_json_writer *w, const char *name) {
     size_t size;
     const char *text = kt_json_writer_text(w, &size);
 
     if (!text) kt_api_lose(c);
-    if (!atomic_load(&c->failed)) /* else one before it is missing */
-        kt_http_stream_event(c->x, text, size);
+    if (!atomic_load(&c->failed)) { /* else one before it is missing */
+        if (name)
+            kt_http_stream_named_event(c->x, name, text, size);
+        else
+            kt_http_stream_event(c->x, text, size);
+    }
     kt_json_writer_deinit(w);
+}
+
+void kt_api_send(kt_api_call *c, kt_json_writer *w) {
+    send(c, w, NULL);
+}
+
+void kt_api_send_named(kt_api_call *c, kt_json_writer *w, const char *name) {
+    kt_json_end_object(w);
+    send(c, w, name);
 }
 
 void kt_api_end_stream(kt_api_call *c) {

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/http/api/call.h"
+
 /* ---- reading ---- */
 
 bool kt_body_add_line(kt_text *t, const char *text, size_t size, kt_api_error *e) {
@@ -77,15 +79,10 @@ bool kt_body_join_text(const kt_json *content, const char *const *types, const c
 
 /* ---- messages ---- */
 
-static void add_text(kt_json_writer *w, const char *key, const kt_text *t) {
-    kt_json_key(w, key);
-    kt_json_put_string_n(w, t->data ? t->data : "", t->size);
-}
-
 void kt_body_put_message(kt_json_writer *w, const char *role, const kt_text *text) {
     kt_json_begin_object(w);
     kt_json_add_string(w, "role", role);
-    add_text(w, "content", text);
+    kt_api_add_text(w, "content", text);
     kt_json_end_object(w);
 }
 
@@ -93,7 +90,7 @@ void kt_body_put_result(kt_json_writer *w, const char *id, const kt_text *text) 
     kt_json_begin_object(w);
     kt_json_add_string(w, "role", "tool");
     kt_json_add_string(w, "tool_call_id", id);
-    add_text(w, "content", text);
+    kt_api_add_text(w, "content", text);
     kt_json_end_object(w);
 }
 
@@ -133,10 +130,10 @@ bool kt_body_put_assistant(kt_json_writer *w, const kt_text *text, const kt_text
     kt_json_begin_object(w);
     kt_json_add_string(w, "role", "assistant");
     if (text->size || !has_calls)
-        add_text(w, "content", text);
+        kt_api_add_text(w, "content", text);
     else
         kt_json_add_null(w, "content");
-    if (thinking->size) add_text(w, "reasoning_content", thinking);
+    if (thinking->size) kt_api_add_text(w, "reasoning_content", thinking);
     if (has_calls) {
         kt_json_key(w, "tool_calls");
         kt_json_put_raw(w, list, size);

@@ -54,19 +54,6 @@ static void begin_event(const kt_messages_call *c, kt_json_writer *w, const char
     kt_json_add_int(w, "index", c->n_blocks - 1);
 }
 
-/* End the object, send it, release w. */
-static void send_event(kt_messages_call *c, kt_json_writer *w, const char *type) {
-    size_t size;
-    const char *text;
-
-    kt_json_end_object(w);
-    text = kt_json_writer_text(w, &size);
-    if (!text) kt_api_lose(&c->chat.call);
-    if (!atomic_load(&c->chat.call.failed)) /* else one before it is missing */
-        kt_http_stream_named_event(c->chat.call.x, type, text, size);
-    kt_json_writer_deinit(w);
-}
-
 static void send_start(kt_messages_call *c) {
     static const char type[] = "message_start";
     kt_json_writer w = {0};
@@ -83,7 +70,7 @@ static void send_start(kt_messages_call *c) {
     kt_json_add_null(&w, "stop_sequence");
     put_usage(&c->chat.call, &w);
     kt_json_end_object(&w);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
 }
 
 static void send_block_start(kt_messages_call *c, const kt_event *event) {
@@ -113,7 +100,7 @@ static void send_block_start(kt_messages_call *c, const kt_event *event) {
         break;
     }
     kt_json_end_object(&w);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
 }
 
 static void send_delta(kt_messages_call *c, const char *kind, const char *member, const char *text,
@@ -128,7 +115,7 @@ static void send_delta(kt_messages_call *c, const char *kind, const char *member
     kt_json_key(&w, member);
     kt_json_put_string_n(&w, text, size);
     kt_json_end_object(&w);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
 }
 
 static void send_block_stop(kt_messages_call *c) {
@@ -137,7 +124,7 @@ static void send_block_stop(kt_messages_call *c) {
 
     if (c->open == KT_BLOCK_THINKING) send_delta(c, "signature_delta", "signature", "", 0);
     begin_event(c, &w, type);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
 }
 
 static void send_end(kt_messages_call *c) {
@@ -151,10 +138,10 @@ static void send_end(kt_messages_call *c) {
     put_stop(c, &w);
     kt_json_end_object(&w);
     put_usage(&c->chat.call, &w);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
     kt_json_begin_object(&end);
     kt_json_add_string(&end, "type", last);
-    send_event(c, &end, last);
+    kt_api_send_named(&c->chat.call, &end, last);
     if (!atomic_load(&c->chat.call.failed)) kt_http_stream_end(c->chat.call.x);
 }
 

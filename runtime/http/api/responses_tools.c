@@ -159,8 +159,8 @@ static bool put_tool(kt_json_writer *w, const kt_json *tool, const char *space, 
     if (strcmp(type, "custom") == 0) return put_custom(w, tool, space, where, e);
     if (strcmp(type, "namespace") == 0 && !*space) return put_namespace(w, tool, where, e);
     if (!kt_body_is_among(type, refused)) return true;
-    return kt_body_refuse_type(type, where,
-                               "function or custom: tools that a server runs are not built", e);
+    return kt_body_refuse_type(
+        type, where, "function, custom or namespace: tools that a server runs are not built", e);
 }
 
 /* ---- all of them ---- */

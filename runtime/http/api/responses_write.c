@@ -1,7 +1,6 @@
 /* Events of a chat as those of OpenAI's Responses API: items of reasoning, of text and of calls,
  * one after the other. What a stream has said is said once more where an item and where the
  * response is complete. SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,19 +14,6 @@ static void begin_event(kt_responses_call *c, kt_json_writer *w, const char *typ
     kt_json_add_int(w, "sequence_number", c->n_events++);
 }
 
-/* End the object, send it, release w. */
-static void send_event(kt_responses_call *c, kt_json_writer *w, const char *type) {
-    size_t size;
-    const char *text;
-
-    kt_json_end_object(w);
-    text = kt_json_writer_text(w, &size);
-    if (!text) kt_api_lose(&c->chat.call);
-    if (!atomic_load(&c->chat.call.failed)) /* else one before it is missing */
-        kt_http_stream_named_event(c->chat.call.x, type, text, size);
-    kt_json_writer_deinit(w);
-}
-
 static void send_response(kt_responses_call *c, const char *type, bool is_over, const char *output,
                           size_t size) {
     kt_json_writer w = {0};
@@ -37,7 +23,7 @@ static void send_response(kt_responses_call *c, const char *type, bool is_over, 
     kt_responses_put(c, &w, is_over, output, size);
     if (is_over) kt_api_put_timings(&c->chat.call, &w);
     kt_json_end_object(&w);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
 }
 
 static void send_start(kt_responses_call *c) {
@@ -53,7 +39,7 @@ static void send_item(kt_responses_call *c, const char *type, bool is_begun, con
     kt_json_add_int(&w, "output_index", c->n_items - 1);
     kt_json_key(&w, "item");
     kt_responses_put_item(c, &w, is_begun, status);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
 }
 
 /* An open object of an event about the open item's content. */
@@ -70,7 +56,7 @@ static void send_part(kt_responses_call *c, const char *type, bool is_begun) {
     begin_content(c, &w, type);
     kt_json_key(&w, "part");
     kt_responses_put_part(c, &w, is_begun);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
 }
 
 static void send_delta(kt_responses_call *c, const char *text, size_t size, const char *logprobs,
@@ -86,7 +72,7 @@ static void send_delta(kt_responses_call *c, const char *text, size_t size, cons
     kt_json_key(&w, "delta");
     kt_json_put_string_n(&w, text, size);
     if (c->open == KT_ITEM_MESSAGE) kt_responses_add_logprobs(&w, logprobs, logprobs_size);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
 }
 
 /* All that deltas said, in one. */
@@ -104,7 +90,7 @@ static void send_done(kt_responses_call *c) {
     kt_api_add_text(&w, is_custom ? "input" : members[c->open], &c->text);
     if (c->open == KT_ITEM_MESSAGE)
         kt_responses_add_logprobs(&w, c->logprobs.data, c->logprobs.size);
-    send_event(c, &w, type);
+    kt_api_send_named(&c->chat.call, &w, type);
 }
 
 /* ---- items ---- */
