@@ -11,9 +11,14 @@ set(KT_FLAGS_amxbf16 ${KT_FLAGS_avx512} -mavx512vbmi -mamx-tile -mamx-bf16)
 set(KT_FLAGS_scalar "")
 set(KT_FLAGS_lib ${KT_FLAGS_avx2}) # for the loops around the calls: every library here asks for AVX2
 
-# What is never run here need not be instrumented, which takes twice as long to compile.
+# What is never run here need not be instrumented, which takes twice as long to compile, nor unrolled, which takes
+# five times as long. Of loops gcc does not see that they set all of an array.
 if(KT_SANITIZE)
   file(STRINGS /proc/cpuinfo KT_HAS_AVX512 REGEX "^flags.* avx512f( |$)" LIMIT_COUNT 1)
+  set(KT_ROLLED_UP -DKT_ROLLED_UP)
+  if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+    list(APPEND KT_ROLLED_UP -Wno-maybe-uninitialized)
+  endif()
 endif()
 
 # kt_isa_flags(<file>...): the same for files outside of kernels/, which are no variants.
@@ -54,9 +59,9 @@ function(kt_kernel_sources folder)
       endif()
       set(flags ${KT_FLAGS_${word}} -fno-lto)
       if(KT_SANITIZE STREQUAL "thread") # a variant starts no thread and shares nothing; compiling takes many times as long
-        list(APPEND flags -fno-sanitize=thread)
+        list(APPEND flags -fno-sanitize=thread ${KT_ROLLED_UP})
       elseif(KT_SANITIZE AND word MATCHES "^(avx512|amx)" AND NOT KT_HAS_AVX512)
-        list(APPEND flags -fno-sanitize=all)
+        list(APPEND flags -fno-sanitize=all ${KT_ROLLED_UP})
       elseif(KT_SANITIZE MATCHES "undefined") # what AddressSanitizer sees as well would double the time to compile
         list(APPEND flags -fno-sanitize=null,object-size,pointer-overflow)
       endif()
