@@ -1,5 +1,6 @@
 /* Where a step's working memory lies: values by life time, what nodes share, and tables of angles.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,18 +64,43 @@ static int overlap(const life *a, const life *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* The lowest place of `width` floats beside all values before v that live at the same time.
- * Values are in the order of their making, so only a few of those before can. */
-static int64_t place(const kt_step *s, const life *l, int v) {
-    const kt_graph *g = s->graph;
+/* Values that are placed and may yet live beside one that is not. */
+typedef struct crowd {
+    life *lives;  /* of all values */
+    int *first;   /* [v]: the first node of any value from v on */
+    int *members; /* [count] */
+    int count;
+} crowd;
+
+static void look_ahead(crowd *c, int n_values) {
+    int first = INT_MAX;
+
+    for (int v = n_values - 1; v >= 0; v--) {
+        if (c->lives[v].first < first) first = c->lives[v].first;
+        c->first[v] = first;
+    }
+}
+
+static void drop_ended(crowd *c, int v) {
+    int kept = 0;
+
+    for (int i = 0; i < c->count; i++)
+        if (c->lives[c->members[i]].last >= c->first[v]) c->members[kept++] = c->members[i];
+    c->count = kept;
+}
+
+/* The lowest place of `width` floats beside all values before v that live at the same time. */
+static int64_t place(const kt_step *s, const crowd *c, int v) {
+    const int64_t width = padded(s->graph->width[v]);
     int64_t at = 0;
     int moved = 1;
 
     while (moved) {
         moved = 0;
-        for (int o = v - 1; o >= 0; o--) {
-            int64_t begin = s->value_at[o], end = begin + padded(g->width[o]);
-            if (!overlap(&l[o], &l[v]) || end <= at || begin >= at + padded(g->width[v])) continue;
+        for (int i = 0; i < c->count; i++) {
+            const int o = c->members[i];
+            const int64_t begin = s->value_at[o], end = begin + padded(s->graph->width[o]);
+            if (!overlap(&c->lives[o], &c->lives[v]) || end <= at || begin >= at + width) continue;
             at = end;
             moved = 1;
         }
@@ -85,22 +111,32 @@ static int64_t place(const kt_step *s, const life *l, int v) {
 /* Floats per row of all values. */
 static kt_status place_values(kt_step *s, int64_t *floats, kt_err *err) {
     const kt_graph *g = s->graph;
-    life *l = malloc((size_t)g->n_values * sizeof *l);
+    const size_t n = (size_t)g->n_values;
+    crowd c = {.lives = malloc(n * sizeof *c.lives),
+               .first = malloc(n * sizeof *c.first),
+               .members = malloc(n * sizeof *c.members)};
+    kt_status st = KT_OK;
 
     *floats = 0;
-    s->value_at = kt_step_alloc(s, (size_t)g->n_values * sizeof *s->value_at);
-    if (!l || !s->value_at) {
-        free(l);
-        return kt_fail(err, KT_E_NOMEM, "no memory for the values of a step");
+    s->value_at = kt_step_alloc(s, n * sizeof *s->value_at);
+    if (!c.lives || !c.first || !c.members || !s->value_at) {
+        st = kt_fail(err, KT_E_NOMEM, "no memory for the values of a step");
+        goto out;
     }
-    find_lives(g, l);
+    find_lives(g, c.lives);
+    look_ahead(&c, g->n_values);
     for (int v = 0; v < g->n_values; v++) {
-        s->value_at[v] = place(s, l, v);
+        drop_ended(&c, v);
+        s->value_at[v] = place(s, &c, v);
         if (s->value_at[v] + padded(g->width[v]) > *floats)
             *floats = s->value_at[v] + padded(g->width[v]);
+        c.members[c.count++] = v;
     }
-    free(l);
-    return KT_OK;
+out:
+    free(c.lives);
+    free(c.first);
+    free(c.members);
+    return st;
 }
 
 /* ---- what nodes share ---- */
