@@ -41,11 +41,20 @@ static void read_row(const seen *x, int64_t j, int64_t d, double *row) {
     for (int64_t i = 0; x->scale && i < d; i++) row[i] *= x->scale[j];
 }
 
-/* What queries and weights are rounded to: relative to each number, or in steps of its group.
- * Queries go to the nearest, weights to one of the two neighbours; a little more, since the
- * quotient is rounded before. */
-#define GROUP 32
-static const double query_rounding = 0.501 / 127.0, weight_rounding = 1.001 / 255.0;
+/* What queries and weights are rounded to: relative to each number, or in steps of the largest of
+ * their group. To 8 bits, queries go to the nearest and weights to one of the two neighbours; to 16
+ * bits both to the nearest. A little more, since the quotient is rounded before. */
+typedef struct stepping {
+    int64_t queries, keys; /* of a group; keys: 0 = numbers are not rounded in steps */
+    double query, weight;  /* most that one is off by, in parts of the group's largest */
+} stepping;
+
+static stepping stepping_of(kt_numerics numerics) {
+    if (numerics == KT_NUM_ACTS8) return (stepping){32, 32, 0.501 / 127.0, 1.001 / 255.0};
+    if (numerics == KT_NUM_ACTS16)
+        return (stepping){128, KT_ATTN_BLOCK, 0.51 / 32767.0, 0.51 / 32767.0};
+    return (stepping){0};
+}
 
 static double roundoff(kt_numerics numerics) {
     return numerics == KT_NUM_BF16_F32 ? 0x1p-8 : 0.0;
@@ -53,14 +62,15 @@ static double roundoff(kt_numerics numerics) {
 
 /* Most that element i of a query is off by. */
 static double query_error(const kt_attn_call *c, const float *q, int64_t i, kt_numerics numerics) {
-    int64_t end = i / GROUP * GROUP + GROUP;
+    const stepping step = stepping_of(numerics);
     double top = 0.0;
+    int64_t begin, end;
 
-    if (numerics != KT_NUM_ACTS8) return roundoff(numerics) * fabs((double)q[i] * c->scale);
-    if (end > c->problem->k) end = c->problem->k;
-    for (int64_t x = i / GROUP * GROUP; x < end; x++)
-        top = fmax(top, fabs((double)q[x] * c->scale));
-    return query_rounding * top;
+    if (!step.keys) return roundoff(numerics) * fabs((double)q[i] * c->scale);
+    begin = i / step.queries * step.queries;
+    end = begin + step.queries < c->problem->k ? begin + step.queries : c->problem->k;
+    for (int64_t x = begin; x < end; x++) top = fmax(top, fabs((double)q[x] * c->scale));
+    return step.query * top;
 }
 
 /* Scores into work[0..n), and how far the f32 score may be off into work[n..2n): d products with
@@ -92,13 +102,13 @@ static double score_keys(const kt_attn_call *c, const float *q, const seen *keys
 /* Adds what rounding weights in steps of their group adds to each of d columns: up to a step times
  * the code, for all. Groups begin where blocks do, in the first block at its first key, which is
  * number `first` of the cache. row and codes have room for d each. */
-static void add_error_of_steps(const seen *values, const double *weights, double total,
-                               int64_t first, int64_t n, int64_t d, double *row, double *codes,
-                               double *error) {
+static void add_error_of_steps(const seen *values, stepping step, const double *weights,
+                               double total, int64_t first, int64_t n, int64_t d, double *row,
+                               double *codes, double *error) {
     for (int64_t begin = 0, end; begin < n; begin = end) {
         int64_t block = KT_ATTN_BLOCK - (first + begin) % KT_ATTN_BLOCK; /* keys to its end */
         double top = 0.0;
-        end = begin + (block < GROUP ? block : GROUP);
+        end = begin + (block < step.keys ? block : step.keys);
         if (end > n) end = n;
         for (int64_t i = 0; i < d; i++) codes[i] = 0.0;
         for (int64_t j = begin; j < end; j++) {
@@ -106,7 +116,7 @@ static void add_error_of_steps(const seen *values, const double *weights, double
             read_codes(values, j, d, row);
             for (int64_t i = 0; i < d; i++) codes[i] += fabs(row[i]);
         }
-        for (int64_t i = 0; i < d; i++) error[i] += weight_rounding * top * codes[i] / total;
+        for (int64_t i = 0; i < d; i++) error[i] += step.weight * top * codes[i] / total;
     }
 }
 
@@ -162,8 +172,9 @@ void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, kt_numerics n
             size[i] += fabs(value[i]);
         }
     }
-    if (numerics == KT_NUM_ACTS8)
-        add_error_of_steps(&values, work, total, first, n, d, value, value + d, bound);
+    if (stepping_of(numerics).keys)
+        add_error_of_steps(&values, stepping_of(numerics), work, total, first, n, d, value,
+                           value + d, bound);
     for (int64_t i = 0; i < d; i++)
         bound[i] = 1.1 * (bound[i] + fabs(want[i]) * spread) + 0x1p-125 * size[i] + 0x1p-126;
 }

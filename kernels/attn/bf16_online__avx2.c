@@ -12,12 +12,9 @@
  * masks are of dwords, two elements or four codes. SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
-#include "base/err.h"
-#include "kernels/attn/attn_walk.h"
-#include "kernels/simd/exp256.h"
+#include "kernels/attn/soften256.h"
 #include "kernels/simd/fma256.h"
 #include "kernels/simd/fold256.h"
-#include "kernels/simd/unroll.h"
 
 #define SCORES 8 /* of a tile of one or two queries */
 #define MOST 12  /* of one of four queries: so many sums hide what a multiply-add takes */
@@ -89,13 +86,6 @@ KT_INLINE __m256i widen_fp8(__m128i x) {
                            _mm256_mul_ps(_mm256_cvtph_ps(odd_halves), up));
     const __m256i size = _mm256_and_si256(w, _mm256_set1_epi16(0x7fff));
     return _mm256_or_si256(w, _mm256_cmpeq_epi16(size, _mm256_set1_epi16(0x43f0)));
-}
-
-KT_INLINE __m128i load_codes(const uint8_t *p, int64_t left) {
-    const __m128i lane = _mm_setr_epi32(0, 1, 2, 3);
-    if (left >= 16) return _mm_loadu_si128((const __m128i *)(const void *)p);
-    return _mm_maskload_epi32((const int *)(const void *)p,
-                              _mm_cmpgt_epi32(_mm_set1_epi32((int32_t)left / 4), lane));
 }
 
 static void widen(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
@@ -176,109 +166,8 @@ KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, int64_t j, const int
     store_scores(t->s + i * KT_ATTN_LDS + j, sum, nq, nk);
 }
 
-KT_INLINE float max8(__m256 v) {
-    __m128 a = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    a = _mm_max_ps(a, _mm_movehl_ps(a, a));
-    return _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)));
-}
-
-KT_INLINE float sum8(__m256 v) {
-    __m128 a = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
-    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
-}
-
-/* A query's scores: the least of those in whole vectors of keys, and the vector with those left
- * over, whose other lanes are -infinity: their weight is exp(-infinity) = 0. */
-typedef struct query_scores {
-    float *s;
-    int64_t n_keys, whole;
-    __m256 least, rest;
-    float top; /* largest of these and of the blocks before */
-} query_scores;
-
-/* -infinity joins in a register: a load waits long for narrower stores in its place. */
-KT_INLINE __m256 first_scores(const float *s, int64_t n) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i is_key = _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), lane);
-    return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), _mm256_loadu_ps(s),
-                            _mm256_castsi256_ps(is_key));
-}
-
-KT_INLINE query_scores scores_of(const kt_attn_part *t, int64_t query) {
-    const float *k_scale = t->k_scale, before = t->stats[2 * query];
-    query_scores x = {.s = t->s + query * KT_ATTN_LDS, .n_keys = kt_attn_keys(t, query)};
-    __m256 top;
-
-    for (int64_t j = 0; k_scale && j < x.n_keys; j++) x.s[j] *= k_scale[j];
-    x.whole = x.n_keys / 8 * 8;
-    x.rest = top = first_scores(x.s + x.whole, x.n_keys - x.whole);
-    x.least = _mm256_set1_ps(__builtin_inff());
-    for (int64_t j = 0; j < x.whole; j += 8) {
-        const __m256 s = _mm256_loadu_ps(x.s + j);
-        x.least = _mm256_min_ps(x.least, s);
-        top = _mm256_max_ps(top, s);
-    }
-    x.top = max8(top);
-    if (before > x.top) x.top = before;
-    return x;
-}
-
-/* Scores of whole vectors become weights; is_normal: none is more than 86 below the largest. */
-KT_INLINE __m256 whole_weights(const query_scores *x, const int is_normal) {
-    __m256 sum = _mm256_setzero_ps();
-
-    for (int64_t j = 0; j < x->whole; j += 8) {
-        const __m256 s = _mm256_sub_ps(_mm256_loadu_ps(x->s + j), _mm256_set1_ps(x->top));
-        const __m256 p = is_normal ? kt_exp_normal_ps256(s) : kt_exp_ps256(s);
-        _mm256_storeu_ps(x->s + j, p);
-        sum = _mm256_add_ps(sum, p);
-    }
-    return sum;
-}
-
-/* The query's scores become weights; returns their sum. */
-KT_INLINE float weights_of(const kt_attn_part *t, const query_scores *x) {
-    const __m256 top = _mm256_set1_ps(x->top), lowest = _mm256_sub_ps(x->least, top);
-    const float *v_scale = t->v_scale;
-    __m256 sum;
-
-    if (_mm256_movemask_ps(_mm256_cmp_ps(lowest, _mm256_set1_ps(-86.0f), _CMP_GE_OQ)) == 0xff)
-        sum = whole_weights(x, 1);
-    else
-        sum = whole_weights(x, 0);
-    if (x->whole < x->n_keys) {
-        const __m256 p = kt_exp_ps256(_mm256_sub_ps(x->rest, top));
-        _mm256_storeu_ps(x->s + x->whole, p);
-        sum = _mm256_add_ps(sum, p);
-    }
-    for (int64_t j = 0; v_scale && j < x->n_keys; j++) x->s[j] *= v_scale[j];
-    return sum8(sum);
-}
-
-/* Up to eight queries: the factors of their older sums are one exponential, and none waits for the
- * largest score of the one before. */
-KT_INLINE void soften_some(const kt_attn_part *t, int64_t first, int64_t n) {
-    float *stats = t->stats + 2 * first, *keep = t->keep + first;
-    float past[8] = {0.0f}, factor[8];
-    query_scores x[8];
-
-    for (int64_t i = 0; i < n; i++) {
-        x[i] = scores_of(t, first + i);
-        past[i] = stats[2 * i] - x[i].top;
-    }
-    _mm256_storeu_ps(factor, kt_exp_ps256(_mm256_loadu_ps(past)));
-    for (int64_t i = 0; i < n; i++) {
-        keep[i] = factor[i];
-        stats[2 * i] = x[i].top;
-        stats[2 * i + 1] = stats[2 * i + 1] * factor[i] + weights_of(t, &x[i]);
-    }
-}
-
-static void soften_all(const kt_attn_part *tile) {
-    const kt_attn_part copy = *tile, *const t = &copy;
-
-    for (int64_t i = 0; i < t->n; i += 8) soften_some(t, i, t->n - i < 8 ? t->n - i : 8);
+KT_INLINE void end_weights(float *s, const float *scale, int64_t n_keys) {
+    for (int64_t j = 0; scale && j < n_keys; j++) s[j] *= scale[j];
 }
 
 /* The rows of the block to come when they lie one behind the other and are bfloat16, else NULL.
@@ -380,13 +269,6 @@ KT_INLINE void weigh_queries(const kt_attn_part *t, int64_t i, int64_t x, int64_
     }
 }
 
-static kt_status accepts(const kt_problem *p, const kt_config *config, kt_err *why) {
-    if (p->k % 4 != 0 || p->v % 4 != 0)
-        return kt_fail(why, KT_E_UNSUPPORTED, "attention: %s size %lld, expected a multiple of 4",
-                       p->k % 4 ? "head" : "value", (long long)(p->k % 4 ? p->k : p->v));
-    return kt_attn_accepts(p, config, why);
-}
-
 /* One, two or four queries at a time. */
 
 /* Each four queries ask for their share of the keys to come, in equal doses: with the tile of nk
@@ -454,4 +336,4 @@ static const kt_attn_inner inner = {.lanes = 16,
 
 KT_ATTN_VARIANT(bf16_online__avx2, .weights = KT_ATTN_CACHES, .isa = KT_ISA_AVX2,
                 .numerics = KT_NUM_F32, .bits = "online256", .version = 4, .rank = 1,
-                .params = kt_attn_params, .accepts = accepts);
+                .params = kt_attn_params, .accepts = accepts_fours);

@@ -16,6 +16,7 @@
  * products are then the same: broadcast dwords of rows times lines of such dwords.
  * SPDX-License-Identifier: Apache-2.0 */
 #define END_WEIGHTS
+#include "kernels/attn/fetch_rows.h"
 #include "kernels/attn/soften512.h"
 #include "kernels/attn/turn512.h"
 
@@ -72,30 +73,6 @@ static void load_query(const float *q, int64_t d, float scale, float *out) {
 }
 
 /* ---- products ---- */
-
-/* Keys or values of the block after, some rows with every group of products: what is asked for
- * in a burst is waited for in one (4096 keys, cold: 525 us with all of it among the scores, 418
- * us like this). */
-typedef struct fetch {
-    const uint8_t *from;
-    int64_t ld, bytes;
-    int64_t row, end, pace;
-} fetch;
-
-/* groups: how many there will be. */
-KT_INLINE fetch fetch_from(const kt_attn_next *next, int64_t groups) {
-    return (fetch){.from = next->rows,
-                   .ld = next->ld,
-                   .bytes = next->bytes,
-                   .end = next->rows ? KEYS : 0,
-                   .pace = (KEYS + groups - 1) / groups};
-}
-
-KT_INLINE void fetch_rows(fetch *f) {
-    for (int64_t n = 0; n < f->pace && f->row < f->end; n++, f->row++)
-        for (int64_t x = 0; x < f->bytes; x += LINE)
-            _mm_prefetch((const char *)f->from + f->row * f->ld + x, _MM_HINT_T1);
-}
 
 /* Rows of codes, a step and a start per group, each `stride` floats after the one before; and
  * lines of dwords of four codes, `next_line` bytes from one to the next. */

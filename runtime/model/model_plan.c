@@ -126,7 +126,8 @@ static bool can_expand(const kt_model_plan *plan, const kt_node *n) {
 static int64_t rows_to_expand_from(const kt_model_plan *plan, const kt_node *n) {
     const kt_attention *a = &n->attention;
     const kt_problem p = kt_attn_problem(a, plan->kv, plan->max_context);
-    const bool is_integer = kt_model_plan_simple(plan, &p)->variant->numerics == KT_NUM_ACTS8;
+    const kt_numerics numerics = kt_model_plan_simple(plan, &p)->variant->numerics;
+    const bool is_integer = numerics == KT_NUM_ACTS8 || numerics == KT_NUM_ACTS16;
     const double nope = (double)plan->graph->weights[n->weight].k;
     const double v = (double)plan->graph->weights[n->weight2].n, latent = (double)a->v;
     const double narrow = (double)a->k + latent, wide = nope + (double)a->k - latent + v;

@@ -1,11 +1,12 @@
-/* The AVX-VNNI kernels where there is no AVX-VNNI: the same source, with the one instruction
- * that is new in its EVEX form, through the gates of every variant.
+/* The AVX-VNNI kernels where there is no AVX-VNNI: the same source, with the instructions that are
+ * new in their EVEX form, through the gates of every variant.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 #include <string.h>
 
 #include "base/cpu.h"
 #include "dispatch/registry/registry.h"
+#include "kernels/attn/attn_gate.h"
 #include "kernels/gemm/gemm_gate.h"
 #include "kernels/moe_ffn/moe_gate.h"
 
@@ -23,6 +24,8 @@
 #define KT_DOT_WIDE 1
 #include "kernels/p64/p64_units.h"
 #include "kernels/simd/swiglu_avx2.h"
+#define KT_DPWSSD256 "vpdpwssd"
+#include "kernels/attn/words_vnni.h"
 #include "tests/support/skip.h"
 
 static void gemm_w4g32(const kt_gemm_call *call) {
@@ -49,6 +52,10 @@ static void gate_up_w8c(const kt_moe_call *call) {
     kt_p64_gate_up_rows(call, kt_tile_w8c_avxvnni, kt_swiglu_a8_avx2, &walk);
 }
 
+static void attn_words(const kt_attn_call *call) {
+    kt_attn_walk(call, &inner);
+}
+
 static void down_w8c(const kt_moe_call *call) {
     _Alignas(64) float tile[KT_BLOCK_ROWS * 64];
     const kt_walk walk = {.block = KT_BLOCK_ROWS, .tile = tile};
@@ -62,6 +69,7 @@ static void down_w8c(const kt_moe_call *call) {
 
 extern const kt_variant kt_variant_w4g32_a8_p64__avxvnni, kt_variant_w8c_a8_p64__avxvnni;
 extern const kt_variant kt_variant_w8c_a8_moe64__avxvnni, kt_variant_wblocks_a8_p64__avxvnni;
+extern const kt_variant kt_variant_int_words__avxvnni;
 
 /* AVX-512 VNNI runs VPDPBUSD where the VEX form is absent. */
 static void skip_without_vnni(void) {
@@ -124,6 +132,28 @@ Test(avxvnni_form, fused_expert_of_int8_channels) {
     check(&v, KT_W_INT8_CHANNEL);
 }
 
+Test(avxvnni_form, attention_over_int8) {
+    static const int64_t heads[][3] = {{8, 2, 128}, {3, 3, 20}, {5, 1, 576}, {12, 2, 68}};
+    const kt_config config = {{32}};
+    kt_variant v = kt_variant_int_words__avxvnni;
+    kt_err err = {0};
+
+    skip_without_vnni();
+    v.attn = attn_words;
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        for (uint64_t seed = 1; seed < 5; seed++) {
+            const kt_problem q = {.op = KT_OP_ATTN,
+                                  .weights = KT_W_INT8_CHANNEL,
+                                  .m = 1 + 3 * (int64_t)seed,
+                                  .n = heads[i][0],
+                                  .kv_heads = heads[i][1],
+                                  .k = heads[i][2],
+                                  .v = i == 2 ? 512 : 0,
+                                  .context = 50 + 300 * (int64_t)seed};
+            cr_assert_eq(kt_attn_gate(&v, &config, &q, seed, NULL, &err), KT_OK, "%s", err.message);
+        }
+}
+
 /* What the gates above cannot show: that the real ones stay away from a CPU without AVX-VNNI. */
 Test(avxvnni_form, cpus_without_it_refuse_every_variant) {
     kt_registry *r;
@@ -141,6 +171,6 @@ Test(avxvnni_form, cpus_without_it_refuse_every_variant) {
         cr_expect(strstr(reason, "avxvnni"), "%s", reason);
         refused++;
     }
-    cr_expect_geq(refused, 6u, "%zu variants", refused);
+    cr_expect_geq(refused, 7u, "%zu variants", refused);
     kt_registry_destroy(r);
 }

@@ -1,5 +1,6 @@
 /* The compiler kept the tiles in registers: the hot loops of the main variants multiply with the
- * instruction meant, and move no 512-bit register from or to the stack.
+ * instruction meant, and move no vector register (of AVX-512, and AMX, no 512-bit one) from or to
+ * the stack.
  *
  * A hot loop is the shortest backward jump's range that holds the instruction. One spilled
  * accumulator costs a few percent; what this guards against (an array left in memory, gcc's
@@ -43,6 +44,9 @@ static const struct {
     {"attn/bf16_dot__avx512vbmi", "vdpbf16ps", 54},
     {"attn/int_dot__avx512vnni", "vpdpbusd", 54},
     {"p64/w8g16m_a8__avx512vnni", "vpdpbusd", 54},
+    {"attn/int_words__avx2", "vpmaddwd", 28},
+    {"attn/int_words__avxvnni", "{vex} vpdpwssd", 28},
+    {"p64/w8c_a8__avxvnni", "{vex} vpdpbusd", 8},
     /* Tiles are no vectors; those that open and scale around them must not spill either. */
     {"p64/wbf16_abf16__amxbf16", "tdpbf16ps", 8},
     {"p64/wf8_abf16__amxbf16", "tdpbf16ps", 8},
@@ -52,7 +56,7 @@ static const struct {
 };
 
 /* One line of `objdump -d --no-show-raw-insn`: "  1b5:\tvpdpbusd %zmm8,%zmm9,%zmm0". */
-static void add_line(listing *l, const char *text, const char *instruction) {
+static void add_line(listing *l, const char *text, const char *instruction, const char *vector) {
     char *end;
     long address = strtol(text, &end, 16);
     line added = {.address = address, .target = -1};
@@ -64,7 +68,7 @@ static void add_line(listing *l, const char *text, const char *instruction) {
     if (*end == 'j') added.target = strtol(end + strcspn(end, " \t"), NULL, 16);
     added.is_hot = strncmp(end, instruction, strlen(instruction)) == 0;
     added.is_spill =
-        strstr(end, "zmm") && (strstr(end, "(%rsp)") || (l->has_frame && strstr(end, "(%rbp)")));
+        strstr(end, vector) && (strstr(end, "(%rsp)") || (l->has_frame && strstr(end, "(%rbp)")));
     if (l->count == l->capacity) {
         l->capacity = l->capacity ? 2 * l->capacity : 4096;
         l->lines = realloc(l->lines, l->capacity * sizeof *l->lines);
@@ -74,6 +78,7 @@ static void add_line(listing *l, const char *text, const char *instruction) {
 }
 
 static listing disassemble(const char *object, const char *instruction) {
+    const char *vector = strstr(object, "__avx2") || strstr(object, "__avxvnni") ? "ymm" : "zmm";
     listing l = {NULL, 0, 0, 0};
     char command[1024], text[512];
     FILE *pipe;
@@ -83,7 +88,7 @@ static listing disassemble(const char *object, const char *instruction) {
              KT_BUILD_DIR, object);
     pipe = popen(command, "r");
     cr_assert_not_null(pipe);
-    while (fgets(text, sizeof text, pipe)) add_line(&l, text, instruction);
+    while (fgets(text, sizeof text, pipe)) add_line(&l, text, instruction, vector);
     cr_assert_eq(pclose(pipe), 0, "%s", command);
     return l;
 }

@@ -100,8 +100,9 @@ static const kt_variant *peak_of_words(const kt_registry *registry, kt_isa isa) 
 static const kt_variant *peak_of(const kt_registry *registry, const kt_problem *q,
                                  const kt_variant *kernel) {
     const bool is_attn = q->op == KT_OP_ATTN;
-    const bool is_int8 = q->acts == KT_A_INT8_G32 || q->acts == KT_A_INT8_G16P2 ||
-                         (is_attn && kernel->numerics == KT_NUM_ACTS8);
+    const bool is_int8 =
+        q->acts == KT_A_INT8_G32 || q->acts == KT_A_INT8_G16P2 ||
+        (is_attn && (kernel->numerics == KT_NUM_ACTS8 || kernel->numerics == KT_NUM_ACTS16));
     const bool is_bf16 = q->acts == KT_A_BF16 || (is_attn && kernel->numerics == KT_NUM_BF16_F32);
     const bool is_wide = is_int8 && kt_format_find(q->weights)->bits >= 8;
     const kt_isa isa = strstr(kernel->name, "__lib") ? ~(kt_isa)0 : kt_isa_closure(kernel->isa);
