@@ -332,6 +332,8 @@ static const kt_attn_inner inner = {.lanes = LANES,
                                     .loads_codes = true,
                                     .scores = scores,
                                     .soften_all = soften_all,
+                                    .weighs_ragged = true,
+                                    .ragged = 128,
                                     .weigh = weigh,
                                     .store_sums = store_sums};
 
