@@ -239,21 +239,24 @@ static habit habit_of(const kt_problem *p, const kt_variant *v) {
 /* Attention, in queries that meet each key: what they share is that keys are turned round and 8-bit
  * ones widened. Fitted with 32 heads over 4 of 128, 8 and 4096 queries to a key. Granite Rapids, in
  * Gop/s: FMA 80 and 151, VDPBF16PS 72 and 100, VPDPBUSD 137 and 301, tiles 79 and 455 (352 at 64);
- * Zen 4: FMA 92, VDPBF16PS 189, VPDPBUSD 277; Zen 3 with 8 and 512: FMA 51 and 60 of 8-bit caches,
- * 65 of BF16, VPMADDWD 82 and 99 where the peak, that of FMA, is 103. VPDPWSSD, which does half of
- * what VPDPBUSD does, is unmeasured. */
-static habit attention_habit(const kt_variant *v) {
+ * Zen 4: FMA 92, VDPBF16PS 189, VPDPBUSD 277. Zen 3 with 8, 64 and 512: FMA 65, 67 and 69 of BF16,
+ * 51, 57 and 60 of 8-bit caches; VPMADDWD 50, 86 and 93 of BF16, 82, 96 and 99 of INT8, where the
+ * peak, that of FMA, is 103. VPDPWSSD, which does half of what VPDPBUSD does, is unmeasured. */
+static habit attention_habit(const kt_problem *p, const kt_variant *v) {
+    const bool is_wide = !kt_attn_has_scales(p->weights), has_words = v->numerics == KT_NUM_ACTS16;
+
     if (v->isa & TILES) return (habit){0.14, 32};
     if (v->numerics == KT_NUM_ACTS8) return (habit){0.55, 8};
-    if (v->numerics == KT_NUM_ACTS16)
-        return v->isa == KT_ISA_AVX2 ? (habit){0.97, 2} : (habit){0.45, 4};
-    return v->numerics == KT_NUM_BF16_F32 ? (habit){0.8, 4} : (habit){0.7, 7};
+    if (v->numerics == KT_NUM_BF16_F32) return (habit){0.8, 4};
+    if (v->isa == KT_ISA_AVX2 && has_words) return is_wide ? (habit){0.93, 7} : (habit){0.97, 2};
+    if (v->isa == KT_ISA_AVX2) return is_wide ? (habit){0.67, 0.5} : (habit){0.6, 1.7};
+    return has_words ? (habit){0.43, is_wide ? 10.0 : 4.0} : (habit){0.7, 7};
 }
 
 static double attention_ns(const kt_problem *p, const kt_variant *v, const kt_ceilings *c,
                            int threads, double operations) {
     const double queries = (double)p->m * (double)p->n / (double)p->kv_heads;
-    const habit h = attention_habit(v);
+    const habit h = attention_habit(p, v);
 
     return operations / queries * (queries + h.opening_rows) /
            (h.share * kt_peak_gops(v->isa, c) * threads);

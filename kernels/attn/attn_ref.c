@@ -41,18 +41,33 @@ static void read_row(const seen *x, int64_t j, int64_t d, double *row) {
     for (int64_t i = 0; x->scale && i < d; i++) row[i] *= x->scale[j];
 }
 
-/* What queries and weights are rounded to: relative to each number, or in steps of the largest of
- * their group. To 8 bits, queries go to the nearest and weights to one of the two neighbours; to 16
- * bits both to the nearest. A little more, since the quotient is rounded before. */
+/* What queries and weights are rounded to: relative to each number, or in steps of their group. To
+ * 8 bits, queries go to the nearest and weights to one of the two neighbours; to 16 bits both to the
+ * nearest, a step being the largest / 32767 and with a BF16 cache no less than the sum of sizes /
+ * 131000. Its keys and values then are rounded too, in steps of the row's largest (of a key each
+ * group of elements') / 16383. A little more everywhere, since quotients are rounded before. */
 typedef struct stepping {
     int64_t queries, keys; /* of a group; keys: 0 = numbers are not rounded in steps */
     double query, weight;  /* most that one is off by, in parts of the group's largest */
+    double sum;            /* the same in parts of its sum of sizes */
+    double row; /* most that an element of the cache is off by, in parts of the largest */
 } stepping;
 
-static stepping stepping_of(kt_numerics numerics) {
-    if (numerics == KT_NUM_ACTS8) return (stepping){32, 32, 0.501 / 127.0, 1.001 / 255.0};
+static stepping stepping_of(kt_numerics numerics, kt_weight_format cache) {
+    const double half = 0.51;
+
+    if (numerics == KT_NUM_ACTS8)
+        return (stepping){.queries = 32, .keys = 32, .query = 0.501 / 127, .weight = 1.001 / 255};
+    if (numerics == KT_NUM_ACTS16 && kt_attn_has_scales(cache))
+        return (stepping){
+            .queries = 128, .keys = KT_ATTN_BLOCK, .query = half / 32767, .weight = half / 32767};
     if (numerics == KT_NUM_ACTS16)
-        return (stepping){128, KT_ATTN_BLOCK, 0.51 / 32767.0, 0.51 / 32767.0};
+        return (stepping){.queries = 128,
+                          .keys = KT_ATTN_BLOCK,
+                          .query = half / 32767,
+                          .weight = half / 32767,
+                          .sum = half / 131000,
+                          .row = half / 16383};
     return (stepping){0};
 }
 
@@ -60,17 +75,46 @@ static double roundoff(kt_numerics numerics) {
     return numerics == KT_NUM_BF16_F32 ? 0x1p-8 : 0.0;
 }
 
+/* Of elements [begin, end) of x, times `scale`: the largest size, and the sum of sizes to *sum. */
+static double largest_of(const float *x, int64_t begin, int64_t end, double scale, double *sum) {
+    double top = 0.0;
+
+    *sum = 0.0;
+    for (int64_t i = begin; i < end; i++) {
+        top = fmax(top, fabs((double)x[i] * scale));
+        *sum += fabs((double)x[i] * scale);
+    }
+    return top;
+}
+
 /* Most that element i of a query is off by. */
 static double query_error(const kt_attn_call *c, const float *q, int64_t i, kt_numerics numerics) {
-    const stepping step = stepping_of(numerics);
-    double top = 0.0;
+    const stepping step = stepping_of(numerics, c->problem->weights);
+    double top, sum;
     int64_t begin, end;
 
     if (!step.keys) return roundoff(numerics) * fabs((double)q[i] * c->scale);
     begin = i / step.queries * step.queries;
     end = begin + step.queries < c->problem->k ? begin + step.queries : c->problem->k;
-    for (int64_t x = begin; x < end; x++) top = fmax(top, fabs((double)q[x] * c->scale));
-    return step.query * top;
+    top = largest_of(q, begin, end, c->scale, &sum);
+    return fmax(step.query * top, step.sum * sum);
+}
+
+/* What rounding a row of the cache in steps adds to its score with x, whose elements are `off` by. */
+static double row_error(stepping step, int64_t d, const double *x, const double *off,
+                        const double *row) {
+    double error = 0.0;
+
+    for (int64_t begin = 0, end; step.row > 0.0 && begin < d; begin = end) {
+        double top = 0.0, sum = 0.0;
+        end = begin + step.queries < d ? begin + step.queries : d;
+        for (int64_t i = begin; i < end; i++) {
+            top = fmax(top, fabs(row[i]));
+            sum += fabs(x[i]) + off[i];
+        }
+        error += step.row * top * sum;
+    }
+    return error;
 }
 
 /* Scores into work[0..n), and how far the f32 score may be off into work[n..2n): d products with
@@ -93,30 +137,47 @@ static double score_keys(const kt_attn_call *c, const float *q, const seen *keys
             error += off[i] * fabs(key[i]);
         }
         work[j] = score;
-        work[n + j] = error;
+        work[n + j] = error + row_error(stepping_of(numerics, c->problem->weights), d, x, off, key);
         top = fmax(top, score);
     }
     return top;
 }
 
-/* Adds what rounding weights in steps of their group adds to each of d columns: up to a step times
- * the code, for all. Groups begin where blocks do, in the first block at its first key, which is
- * number `first` of the cache. row and codes have room for d each. */
+/* Of the row's d elements: what its scale is, or the step that its words have. */
+static double row_step(const seen *values, stepping step, int64_t j, int64_t d, const double *row) {
+    double top = 0.0;
+
+    if (values->scale) return values->scale[j];
+    for (int64_t i = 0; i < d; i++) top = fmax(top, fabs(row[i]));
+    return top * step.row * 2.0;
+}
+
+/* Adds what rounding weights in steps of their group, and values in steps of their rows, adds to each
+ * of d columns: up to a step times the code, for all. Groups begin where blocks do, in the first
+ * block at its first key, which is number `first` of the cache. row and codes have room for d each.
+ */
 static void add_error_of_steps(const seen *values, stepping step, const double *weights,
                                double total, int64_t first, int64_t n, int64_t d, double *row,
                                double *codes, double *error) {
     for (int64_t begin = 0, end; begin < n; begin = end) {
         int64_t block = KT_ATTN_BLOCK - (first + begin) % KT_ATTN_BLOCK; /* keys to its end */
-        double top = 0.0;
+        double top = 0.0, sum = 0.0, most;
         end = begin + (block < step.keys ? block : step.keys);
         if (end > n) end = n;
         for (int64_t i = 0; i < d; i++) codes[i] = 0.0;
         for (int64_t j = begin; j < end; j++) {
-            top = fmax(top, weights[j] * values->scale[j]);
+            double unit;
             read_codes(values, j, d, row);
-            for (int64_t i = 0; i < d; i++) codes[i] += fabs(row[i]);
+            unit = row_step(values, step, j, d, row);
+            top = fmax(top, weights[j] * unit);
+            sum += weights[j] * unit;
+            for (int64_t i = 0; i < d; i++) {
+                codes[i] += values->scale ? fabs(row[i]) : unit > 0.0 ? fabs(row[i]) / unit + 1 : 0;
+                if (step.row > 0.0) error[i] += weights[j] * unit / 2.0 / total;
+            }
         }
-        for (int64_t i = 0; i < d; i++) error[i] += step.weight * top * codes[i] / total;
+        most = fmax(step.weight * top, step.sum * sum);
+        for (int64_t i = 0; i < d; i++) error[i] += most * codes[i] / total;
     }
 }
 
@@ -172,9 +233,9 @@ void kt_attn_ref(const kt_attn_call *c, int64_t row, int64_t head, kt_numerics n
             size[i] += fabs(value[i]);
         }
     }
-    if (stepping_of(numerics).keys)
-        add_error_of_steps(&values, stepping_of(numerics), work, total, first, n, d, value,
-                           value + d, bound);
+    if (stepping_of(numerics, c->problem->weights).keys)
+        add_error_of_steps(&values, stepping_of(numerics, c->problem->weights), work, total, first,
+                           n, d, value, value + d, bound);
     for (int64_t i = 0; i < d; i++)
         bound[i] = 1.1 * (bound[i] + fabs(want[i]) * spread) + 0x1p-125 * size[i] + 0x1p-126;
 }

@@ -1,26 +1,34 @@
-/* Grouped-query attention over an INT8 cache with integer products of 16-bit words on 256-bit vectors: codes, by
- * queries and weights rounded to 16 bits.
+/* Grouped-query attention with integer products of 16-bit words on 256-bit vectors.
  *
- *   query    step = largest magnitude of 128 scaled elements / 32767
- *   weight   times the value's scale, step = largest of the block / 32767
+ *   line     a pair of words for each of 16 keys, or of 16 columns of values
+ *   query    words, a step for each 128 scaled elements
+ *   weight   of a block's keys, times the values' scales: words, a step for the block
  *
- * Both to the nearest. int32 sums of 128 products are exact (below 2^30); each becomes f32 once.
+ * Both products are the same: broadcast pairs of rows times lines. A step is the largest magnitude / 32767, and no
+ * less than what keeps the sum of all words' sizes within MOST_SUM: then the int32 sums of 128 products are exact
+ * whatever the lines have. Each becomes f32 once. Words are rounded to the nearest.
  *
- * A block of keys is turned round, once for all queries of the tile: lines of 16 keys, a pair of elements each. Of
- * values a line has a pair of keys for each of 16 columns. Both products are then the same: broadcast pairs of rows
- * times lines. The including file defines dot_words below: sum + a * b, two products of words to each int32.
+ * The including file defines what is declared first below: what lines are made of (attn_words_int8.h,
+ * attn_words_bf16.h) and how words are multiplied (words_avx2.h, words_vnni.h): dot_words is sum + a * b.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_ATTN_WORDS_256_H
 #define KT_ATTN_WORDS_256_H
 
+#include <math.h>
+
 #include "kernels/attn/fetch_rows.h"
 #include "kernels/attn/soften256.h"
-
-KT_INLINE __m256i dot_words(__m256i sum, __m256i a, __m256i b);
 
 #define TOP 32767.0f
 #define LANES 16  /* keys or columns of a line */
 #define GROUP 128 /* elements of a query that share a step */
+
+KT_INLINE __m256i dot_words(__m256i sum, __m256i a, __m256i b);
+/* The words of 16 elements in the order of turned keys. */
+KT_INLINE __m256i in_pairs(__m256i words);
+/* [groups, KT_ATTN_BLOCK] steps of the keys' elements; NULL = 1. */
+KT_INLINE const float *key_steps(const kt_attn_part *t);
+KT_INLINE const uint8_t *value_lines(const kt_attn_part *t);
 
 static int64_t padded_to(int64_t d) {
     return (d + LANES - 1) / LANES * LANES;
@@ -45,18 +53,21 @@ KT_INLINE __m256i words_of(__m256 low, __m256 high, __m256 up) {
     return _mm256_permute4x64_epi64(both, 0xd8);
 }
 
-/* The pairs in which turned keys have their elements: of each four, 0 and 2, 1 and 3. */
-KT_INLINE __m256i in_pairs(__m256i words) {
-    return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8);
+/* What a word stands for, of numbers of this size at most and this sum of sizes. A normal number,
+ * so that the smallest ones do not fill their words, or not finite where one of them is not. */
+KT_INLINE float step_of(float size, float sum) {
+    float step = size * (1.0f / TOP);
+
+#ifdef MOST_SUM
+    if (step < sum * (1.0f / MOST_SUM)) step = sum * (1.0f / MOST_SUM);
+#else
+    (void)sum;
+#endif
+    return step < 0x1p-126f ? 0x1p-126f : step;
 }
 
-/* Of numbers of this size at most, which may be NaN: what brings them to words, and back. Both are
- * normal numbers: the smallest sizes do not fill their words. */
-KT_INLINE float to_words(float size) {
-    return size < 0x1p-111f ? 0x1p126f : TOP / size;
-}
-KT_INLINE float from_words(float size) {
-    return size < 0x1p-111f ? 0x1p-126f : size / TOP;
+KT_INLINE float sum_of_sizes(__m256 sizes) {
+    return sum8(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), sizes));
 }
 
 /* A query in scratch: words, then a step per group. Where these begin, in floats. */
@@ -71,26 +82,31 @@ static void load_query(const float *q, int64_t d, float scale, float *out) {
         const int64_t n = d - x < GROUP ? d - x : GROUP;
         _Alignas(32) float scaled[GROUP] = {0.0f};
         __m256i top = _mm256_setzero_si256();
-        float size;
-        for (int64_t i = 0; i < n; i++) scaled[i] = q[x + i] * scale;
+        float sum = 0.0f, step;
+        for (int64_t i = 0; i < n; i++) {
+            scaled[i] = q[x + i] * scale;
+            sum += fabsf(scaled[i]);
+        }
         for (int64_t i = 0; i < n; i += 8) top = larger_size(top, _mm256_load_ps(scaled + i));
-        size = largest(top);
+        step = step_of(largest(top), sum);
         for (int64_t i = 0; i < n; i += LANES)
             _mm256_storeu_si256(
                 (__m256i *)(void *)(words + x + i),
                 in_pairs(words_of(_mm256_load_ps(scaled + i), _mm256_load_ps(scaled + i + 8),
-                                  _mm256_set1_ps(to_words(size)))));
-        out[steps_at(d) + x / GROUP] = from_words(size);
+                                  _mm256_set1_ps(1.0f / step))));
+        out[steps_at(d) + x / GROUP] = step;
     }
 }
 
 /* ---- products ---- */
 
 /* Rows of words, `pairs` of them, each row `stride` floats after the one before; and as many lines.
- * A row has a step for each `group` pairs. */
+ * A row has a step for each `group` pairs, lines one for each lane (NULL = 1), those of the next
+ * group KT_ATTN_BLOCK floats on. */
 typedef struct factors {
     const float *words, *steps;
     const uint8_t *lines;
+    const float *line_steps;
     int64_t stride, pairs, group;
 } factors;
 
@@ -122,68 +138,24 @@ KT_INLINE void add_products(__m256 total[4][2], const factors *f, fetch *ask, co
         }
         for (int64_t i = 0; i < n; i++, line += 64, words++) add_pair(sum, line, words, stride, nq);
         KT_EACH (r, nq) {
-            const __m256 step = _mm256_set1_ps(f->steps[r * stride + g / f->group]);
-            KT_EACH (c, 2)
-                total[r][c] = _mm256_fmadd_ps(step, _mm256_cvtepi32_ps(sum[r][c]), total[r][c]);
+            const int64_t at = g / f->group;
+            const __m256 step = _mm256_set1_ps(f->steps[r * stride + at]);
+            KT_EACH (c, 2) {
+                __m256 product = _mm256_cvtepi32_ps(sum[r][c]);
+                if (f->line_steps)
+                    product = _mm256_mul_ps(
+                        product, _mm256_loadu_ps(f->line_steps + at * KT_ATTN_BLOCK + 8 * c));
+                total[r][c] = _mm256_fmadd_ps(step, product, total[r][c]);
+            }
         }
     }
 }
 
-/* 16 bytes become words of one line's half. */
-KT_INLINE void put_words(uint8_t *to, __m128i codes) {
-    _mm256_store_si256((__m256i *)(void *)to, _mm256_cvtepi8_epi16(codes));
-}
-
 /* ---- scores ---- */
 
-static size_t keys_bytes(int64_t d) {
+/* Of keys that are turned round, and of values. */
+static size_t lines_bytes(int64_t d) {
     return (size_t)padded_to(d) * KT_ATTN_BLOCK * sizeof(int16_t);
-}
-
-/* Elements [x, x + 16) of keys j and j + 4. Keys past the last repeat it; their scores are never
- * looked at. is_whole: all of them are there. */
-KT_INLINE __m256i load_two(const kt_attn_rows *k, int64_t j, int64_t x, const int is_whole) {
-    const int64_t low = is_whole || j < k->n ? j : k->n - 1;
-    const int64_t high = is_whole || j + 4 < k->n ? j + 4 : k->n - 1;
-    const int64_t left = is_whole ? 16 : k->d - x;
-    const __m128i first = load_codes(k->at + low * k->ld + x, left);
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(first),
-                                   load_codes(k->at + high * k->ld + x, left), 1);
-}
-
-/* Four codes of each of eight keys to two lines: the first and the third, the second and the fourth. */
-KT_INLINE void put_fours(uint8_t *to, __m256i fours) {
-    _mm256_store_si256((__m256i *)(void *)to, _mm256_srai_epi16(_mm256_slli_epi16(fours, 8), 8));
-    _mm256_store_si256((__m256i *)(void *)(to + 64), _mm256_srai_epi16(fours, 8));
-}
-
-/* Elements [x, x + 16) of eight keys from j on, to their half of eight lines. */
-KT_INLINE void turn_8(const kt_attn_rows *k, int64_t j, int64_t x, uint8_t *to,
-                      const int is_whole) {
-    __m256i a[4], b[4];
-
-    KT_EACH (i, 4) a[i] = load_two(k, j + i, x, is_whole);
-    KT_EACH (i, 2) { /* b[i]: fours 0 and 1 of keys 2 i and 2 i + 1, b[2 + i]: 2 and 3 */
-        b[i] = _mm256_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
-        b[2 + i] = _mm256_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
-    }
-    KT_EACH (i, 2) {
-        put_fours(to + 256 * i, _mm256_unpacklo_epi64(b[2 * i], b[2 * i + 1]));
-        put_fours(to + 256 * i + 128, _mm256_unpackhi_epi64(b[2 * i], b[2 * i + 1]));
-    }
-}
-
-static void load_keys(const kt_attn_part *t, void *keys) {
-    const kt_attn_rows k = t->k;
-    uint8_t *to = keys;
-
-    for (int64_t j = 0; j < k.n; j += LANES)
-        for (int64_t x = 0; x < k.d; x += 16, to += 512)
-            for (int64_t half = 0; half < 2; half++)
-                if (k.n - j >= LANES && k.d - x >= 16)
-                    turn_8(&k, j + 8 * half, x, to + 32 * half, 1);
-                else
-                    turn_8(&k, j + 8 * half, x, to + 32 * half, 0);
 }
 
 KT_INLINE void score_rows(const kt_attn_part *t, int64_t i, fetch *ask, const int nq) {
@@ -192,6 +164,7 @@ KT_INLINE void score_rows(const kt_attn_part *t, int64_t i, fetch *ask, const in
     factors f = {.words = q,
                  .steps = q + steps_at(d),
                  .lines = t->keys,
+                 .line_steps = key_steps(t),
                  .stride = t->ldq,
                  .pairs = padded_to(d) / 2,
                  .group = GROUP / 2};
@@ -206,6 +179,7 @@ KT_INLINE void score_rows(const kt_attn_part *t, int64_t i, fetch *ask, const in
         KT_EACH (r, nq) {
             KT_EACH (c, 2) _mm256_storeu_ps(s + r * KT_ATTN_LDS + j + 8 * c, total[r][c]);
         }
+        if (f.line_steps) f.line_steps += LANES;
     }
 }
 
@@ -240,18 +214,19 @@ KT_INLINE __m256 scaled_weights(const float *s, const float *scale, int64_t j, i
 
 KT_INLINE void put_row(float *s, const float *scale, int64_t n_keys, const int is_whole) {
     __m256i top = _mm256_setzero_si256();
-    __m256 w[KT_ATTN_BLOCK / 8], up;
-    float size;
+    __m256 w[KT_ATTN_BLOCK / 8], sum = _mm256_setzero_ps(), up;
+    float step;
 
     KT_EACH (i, KT_ATTN_BLOCK / 8) {
         w[i] = scaled_weights(s, scale, 8 * i, n_keys, is_whole);
         top = larger_size(top, w[i]);
+        sum = _mm256_add_ps(sum, w[i]);
     }
-    size = largest(top);
-    up = _mm256_set1_ps(to_words(size));
+    step = step_of(largest(top), sum_of_sizes(sum));
+    up = _mm256_set1_ps(1.0f / step);
     KT_EACH (i, KT_ATTN_BLOCK / 16)
         _mm256_storeu_si256((__m256i *)(void *)(s + 8 * i), words_of(w[2 * i], w[2 * i + 1], up));
-    s[STEP_AT] = from_words(size);
+    s[STEP_AT] = step;
 }
 
 KT_INLINE void end_weights(float *s, const float *scale, int64_t n_keys) {
@@ -265,29 +240,11 @@ KT_INLINE void end_weights(float *s, const float *scale, int64_t n_keys) {
 
 #define COLUMNS ((int64_t)KT_ATTN_BLOCK / 2 * 64) /* bytes of 16 columns of a block */
 
-/* Zeros where there is no key. */
-static void interleave(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
-    const kt_attn_rows from = *codes;
-    const __m128i none = _mm_setzero_si128();
-
-    (void)ldo;
-    for (int64_t x = 0; x < from.d; x += 16) {
-        uint8_t *to = (uint8_t *)out + x / 16 * COLUMNS;
-        for (int64_t j = 0; j < from.n; j += 2, to += 64) {
-            const uint8_t *at = from.at + j * from.ld + x;
-            const __m128i a = load_codes(at, from.d - x);
-            const __m128i b = j + 1 < from.n ? load_codes(at + from.ld, from.d - x) : none;
-            put_words(to, _mm_unpacklo_epi8(a, b));
-            put_words(to + 32, _mm_unpackhi_epi8(a, b));
-        }
-    }
-}
-
 KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, fetch *ask, const int nq) {
     const float *s = t->s + i * KT_ATTN_LDS;
     const factors f = {.words = s,
                        .steps = s + STEP_AT,
-                       .lines = t->v.at + x / 16 * COLUMNS,
+                       .lines = value_lines(t) + x / 16 * COLUMNS,
                        .stride = KT_ATTN_LDS,
                        .pairs = (t->n_keys + 1) / 2,
                        .group = KT_ATTN_BLOCK / 2};
@@ -320,28 +277,14 @@ static void weigh(const kt_attn_part *tile) {
     }
 }
 
-static void store_sums(const float *o, int64_t d, float factor, float *out) {
-    for (int64_t x = 0; x < d; x++) out[x] = o[x] * factor;
-}
-
-static const kt_attn_inner inner = {.lanes = LANES,
-                                    .load_query = load_query,
-                                    .widen = interleave,
-                                    .keys_bytes = keys_bytes,
-                                    .load_keys = load_keys,
-                                    .loads_codes = true,
-                                    .scores = scores,
-                                    .soften_all = soften_all,
-                                    .weighs_ragged = true,
-                                    .ragged = 128,
-                                    .weigh = weigh,
-                                    .store_sums = store_sums};
-
 static const int32_t tile_queries[] = {32, 64, 128};
-static const kt_param params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 64}};
+static const kt_param params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 128}};
 
-#define WORDS_MEMBERS                                                                             \
-    .weights = 1u << KT_W_INT8_CHANNEL, .numerics = KT_NUM_ACTS16, .bits = "words", .version = 1, \
-    .rank = 1, .params = params, .accepts = accepts_fours
+/* Members of `inner` and of the descriptor that all have. */
+#define WORDS_INNER                                                                    \
+    .lanes = LANES, .load_query = load_query, .scores = scores, .weighs_ragged = true, \
+    .ragged = 128, .weigh = weigh
+#define WORDS_MEMBERS \
+    .numerics = KT_NUM_ACTS16, .version = 1, .rank = 1, .params = params, .accepts = accepts_fours
 
 #endif

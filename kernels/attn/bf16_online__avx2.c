@@ -19,21 +19,9 @@
 #define SCORES 8 /* of a tile of one or two queries */
 #define MOST 12  /* of one of four queries: so many sums hide what a multiply-add takes */
 
-KT_INLINE __m256i load_pairs(const uint16_t *p) {
-    return _mm256_loadu_si256((const __m256i *)(const void *)p);
-}
-/* The first `left` elements, an even number; the others are zeros and not read. */
-KT_INLINE __m256i load_last(const uint16_t *p, int64_t left) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)left / 2), lane);
-    return _mm256_maskload_epi32((const int *)(const void *)p, mask);
-}
 /* is_last is a constant at each call. */
 KT_INLINE __m256i load_up_to(const uint16_t *p, int64_t left, const int is_last) {
     return is_last ? load_last(p, left) : load_pairs(p);
-}
-KT_INLINE __m256 even(__m256i pairs) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
 }
 /* The mask of odd elements, in memory: a tile of 12 sums has no register for it, and a compiler
  * that knows what it is stores sums for it instead. */
@@ -98,14 +86,6 @@ static void widen(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
             if (i % 64 == 0) __builtin_prefetch(at + KT_ATTN_AHEAD * from.ld, 0, 2);
             _mm256_storeu_si256((__m256i *)(void *)(out + j * ldo + i),
                                 from.cache == KT_W_INT8_CHANNEL ? widen_int8(x) : widen_fp8(x));
-        }
-}
-
-static void store_sums(const float *o, int64_t d, float factor, float *out) {
-    for (int64_t i = 0; i < d; i += 16)
-        for (int64_t j = 0; j < 8 && i + 2 * j < d; j++) {
-            out[i + 2 * j] = o[i + j] * factor;
-            out[i + 2 * j + 1] = o[i + 8 + j] * factor;
         }
 }
 
@@ -332,7 +312,7 @@ static const kt_attn_inner inner = {.lanes = 16,
                                     .soften_all = soften_all,
                                     .weighs_from_any = true,
                                     .weigh = weigh,
-                                    .store_sums = store_sums};
+                                    .store_sums = store_halves};
 
 KT_ATTN_VARIANT(bf16_online__avx2, .weights = KT_ATTN_CACHES, .isa = KT_ISA_AVX2,
                 .numerics = KT_NUM_F32, .bits = "online256", .version = 4, .rank = 1,

@@ -1,12 +1,6 @@
-/* Grouped-query attention over an INT8 cache by VPMADDWD and additions: kernels/attn/attn_words256.h explains it. On Zen 3
- * that is 1.6 times as many products a cycle as multiply-adds of floats are.
+/* Grouped-query attention over an INT8 cache by VPMADDWD and additions: kernels/attn/attn_words_int8.h explains it.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/attn/attn_words256.h"
+#include "kernels/attn/attn_words_int8.h"
+#include "kernels/attn/words_avx2.h"
 
-/* gcc 12 copies the sums of a large tile around the intrinsic of an addition. */
-KT_INLINE __m256i dot_words(__m256i sum, __m256i a, __m256i b) {
-    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
-    return sum;
-}
-
-KT_ATTN_VARIANT(int_words__avx2, .isa = KT_ISA_AVX2, WORDS_MEMBERS);
+KT_ATTN_VARIANT(int_words__avx2, .isa = KT_ISA_AVX2, INT_WORDS);

@@ -4,7 +4,9 @@
 #ifndef KT_ATTN_WORDS_VNNI_H
 #define KT_ATTN_WORDS_VNNI_H
 
-#include "kernels/attn/attn_words256.h"
+#include <immintrin.h>
+
+#include "kernels/simd/inline.h"
 
 #ifndef KT_DPWSSD256
 #define KT_DPWSSD256 "%{vex%} vpdpwssd"

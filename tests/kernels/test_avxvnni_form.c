@@ -25,6 +25,7 @@
 #include "kernels/p64/p64_units.h"
 #include "kernels/simd/swiglu_avx2.h"
 #define KT_DPWSSD256 "vpdpwssd"
+#include "kernels/attn/attn_words_int8.h"
 #include "kernels/attn/words_vnni.h"
 #include "tests/support/skip.h"
 

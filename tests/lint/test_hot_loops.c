@@ -45,6 +45,8 @@ static const struct {
     {"attn/int_dot__avx512vnni", "vpdpbusd", 54},
     {"p64/w8g16m_a8__avx512vnni", "vpdpbusd", 54},
     {"attn/int_words__avx2", "vpmaddwd", 28},
+    {"attn/bf16_words__avx2", "vpmaddwd", 28},
+    {"attn/bf16_words__avxvnni", "{vex} vpdpwssd", 28},
     {"attn/int_words__avxvnni", "{vex} vpdpwssd", 28},
     {"p64/w8c_a8__avxvnni", "{vex} vpdpbusd", 8},
     /* Tiles are no vectors; those that open and scale around them must not spill either. */
