@@ -39,7 +39,8 @@ typedef enum kt_numerics {
     KT_NUM_BF16_F32,        /* bfloat16 inputs, f32 sums; denormals may be flushed */
     KT_NUM_REQUANT,         /* rounds weights once more: kernels/formats/requant8.h */
     KT_NUM_ACTS16, /* rounds activations once more, to 16 bits; exact integers but for that.
-                    * Attention: queries in groups of 128, weights in blocks of 64 keys */
+                    * Attention: queries in groups of 128, weights in blocks of 64 keys; rows
+                    * of a BF16 cache to 14 bits of their largest element */
     KT_NUM_ACTS8,  /* attention: rounds queries and weights to 8 bits in groups of 32 */
     KT_NUM_OPENED  /* rounds codes times scales, and activations, to bfloat16; f32 sums */
 } kt_numerics;

@@ -29,13 +29,12 @@ KT_INLINE __m256i load_pairs(const uint16_t *p) {
 }
 /* The first `left` elements, an even number; the others are zeros and not read. */
 KT_INLINE __m256i load_last(const uint16_t *p, int64_t left) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)left / 2), lane);
-    return _mm256_maskload_epi32((const int *)(const void *)p, mask);
+    return _mm256_maskload_epi32((const int *)(const void *)p, first_lanes(left / 2));
 }
 KT_INLINE __m256 even(__m256i pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
 }
+
 /* Sums that lie as 8 even and 8 odd columns of each 16, times `factor`. */
 static inline void store_halves(const float *o, int64_t d, float factor, float *out) {
     for (int64_t i = 0; i < d; i += 16)

@@ -42,9 +42,9 @@ static void read_row(const seen *x, int64_t j, int64_t d, double *row) {
 }
 
 /* What queries and weights are rounded to: relative to each number, or in steps of their group. To
- * 8 bits, queries go to the nearest and weights to one of the two neighbours; to 16 bits both to the
- * nearest, a step being the largest / 32767 and with a BF16 cache no less than the sum of sizes /
- * 131000. Its keys and values then are rounded too, in steps of the row's largest (of a key each
+ * 8 bits, queries go to the nearest and weights to one of the two neighbours; to 16 bits both go to
+ * the nearest, a step being the largest / 32767 and with a BF16 cache no less than the sum of sizes
+ * / 131000. Its keys and values then are rounded too, in steps of the row's largest (of a key each
  * group of elements') / 16383. A little more everywhere, since quotients are rounded before. */
 typedef struct stepping {
     int64_t queries, keys; /* of a group; keys: 0 = numbers are not rounded in steps */
@@ -58,16 +58,13 @@ static stepping stepping_of(kt_numerics numerics, kt_weight_format cache) {
 
     if (numerics == KT_NUM_ACTS8)
         return (stepping){.queries = 32, .keys = 32, .query = 0.501 / 127, .weight = 1.001 / 255};
-    if (numerics == KT_NUM_ACTS16 && kt_attn_has_scales(cache))
-        return (stepping){
-            .queries = 128, .keys = KT_ATTN_BLOCK, .query = half / 32767, .weight = half / 32767};
     if (numerics == KT_NUM_ACTS16)
         return (stepping){.queries = 128,
                           .keys = KT_ATTN_BLOCK,
                           .query = half / 32767,
                           .weight = half / 32767,
-                          .sum = half / 131000,
-                          .row = half / 16383};
+                          .sum = kt_attn_has_scales(cache) ? 0.0 : half / 131000,
+                          .row = kt_attn_has_scales(cache) ? 0.0 : half / 16383};
     return (stepping){0};
 }
 
@@ -100,7 +97,8 @@ static double query_error(const kt_attn_call *c, const float *q, int64_t i, kt_n
     return fmax(step.query * top, step.sum * sum);
 }
 
-/* What rounding a row of the cache in steps adds to its score with x, whose elements are `off` by. */
+/* What rounding a row of the cache in steps adds to its score with x, whose elements are `off` by
+ * so much. */
 static double row_error(stepping step, int64_t d, const double *x, const double *off,
                         const double *row) {
     double error = 0.0;
@@ -152,10 +150,10 @@ static double row_step(const seen *values, stepping step, int64_t j, int64_t d, 
     return top * step.row * 2.0;
 }
 
-/* Adds what rounding weights in steps of their group, and values in steps of their rows, adds to each
- * of d columns: up to a step times the code, for all. Groups begin where blocks do, in the first
- * block at its first key, which is number `first` of the cache. row and codes have room for d each.
- */
+/* Adds what rounding weights in steps of their group, and values in steps of their rows, adds to
+ * each of d columns: up to a step times the code, for all. Groups begin where blocks do, in the
+ * first block at its first key, which is number `first` of the cache. row and codes have room for d
+ * each. */
 static void add_error_of_steps(const seen *values, stepping step, const double *weights,
                                double total, int64_t first, int64_t n, int64_t d, double *row,
                                double *codes, double *error) {

@@ -110,8 +110,8 @@ typedef struct kt_attn_inner {
     int64_t lanes;
     /* f32 head of d elements * scale -> scratch row; needed. */
     void (*load_query)(const float *q, int64_t d, float scale, float *out);
-    /* Codes -> BF16 rows of ldo >= d rounded up to lanes, zeros past d; needed. What loads codes
-     * widens values alone, to whatever its weigh reads. */
+    /* Codes -> BF16 rows of ldo >= d rounded up to lanes, zeros past d; needed for 8-bit caches.
+     * What loads codes widens values alone, to whatever its weigh reads. */
     void (*widen)(const kt_attn_rows *codes, uint16_t *out, int64_t ldo);
     /* Queries [0, t->n) of a tile of the walk, loaded, rearranged into what keys_bytes has room for
      * behind a block of keys. */

@@ -4,12 +4,14 @@
  *   query    words, a step for each 128 scaled elements
  *   weight   of a block's keys, times the values' scales: words, a step for the block
  *
- * Both products are the same: broadcast pairs of rows times lines. A step is the largest magnitude / 32767, and no
- * less than what keeps the sum of all words' sizes within MOST_SUM: then the int32 sums of 128 products are exact
- * whatever the lines have. Each becomes f32 once. Words are rounded to the nearest.
+ * Both products are the same: broadcast pairs of rows times lines. A step is the largest magnitude
+ * / 32767, and no less than what keeps the sum of all words' sizes within MOST_SUM: then the int32
+ * sums of 128 products are exact whatever the lines have. Each becomes f32 once. Words are rounded
+ * to the nearest.
  *
- * The including file defines what is declared first below: what lines are made of (attn_words_int8.h,
- * attn_words_bf16.h) and how words are multiplied (words_avx2.h, words_vnni.h): dot_words is sum + a * b.
+ * The including file defines what is declared first below: what lines are made of
+ * (attn_words_int8.h, attn_words_bf16.h) and how words are multiplied (words_avx2.h, words_vnni.h):
+ * dot_words is sum + a * b.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_ATTN_WORDS_256_H
 #define KT_ATTN_WORDS_256_H
@@ -32,6 +34,10 @@ KT_INLINE const uint8_t *value_lines(const kt_attn_part *t);
 
 static int64_t padded_to(int64_t d) {
     return (d + LANES - 1) / LANES * LANES;
+}
+
+static int64_t groups_of(int64_t d) {
+    return (d + GROUP - 1) / GROUP;
 }
 
 /* Of numbers that are not negative; NaN counts as the largest. */
@@ -190,8 +196,8 @@ static int64_t parts_of(int64_t n) {
 
 static void scores(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
-    const int64_t groups = (t->k.d + GROUP - 1) / GROUP;
-    fetch ask = fetch_from(&t->next_k, parts_of(t->n) * ((t->n_keys + LANES - 1) / LANES) * groups);
+    const int64_t lines = padded_to(t->n_keys) / LANES;
+    fetch ask = fetch_from(&t->next_k, parts_of(t->n) * lines * groups_of(t->k.d));
     int64_t i = 0;
 
     for (; i + 4 <= t->n; i += 4) score_rows(t, i, &ask, 4);

@@ -1,10 +1,10 @@
-/* kernels/attn/attn_words256.h over a BF16 cache: a row of a key (each 128 elements of it), and a row of a value, become
- * words of at most 14 bits and a step, once for all queries of a tile. BF16 has 8 bits of each element and this 14
- * of the row's largest, so what rounding loses is far below what BF16 has lost unless one element outweighs the
- * others some hundred times.
+/* kernels/attn/attn_words256.h over a BF16 cache: each 128 elements of a key, and each row of a
+ * value, become words of at most 14 bits and a step, once for all queries of a tile. BF16 has 8
+ * bits of each element, this 14 of the largest: of an element of 1/64 of that it loses as much as
+ * BF16 has lost, of larger ones less.
  *
- * A block costs about what eight queries of 128 do, so this is for many. One element that is not finite makes all of
- * its row so.
+ * A block costs about what eight queries of 128 do, so this is for many. One element that is not
+ * finite makes all of its row so.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_ATTN_WORDS_BF16_H
 #define KT_ATTN_WORDS_BF16_H
@@ -14,10 +14,6 @@
 #include "kernels/attn/attn_words256.h"
 
 /* ---- a block's scratch: lines and steps of keys, then of values ---- */
-
-static int64_t groups_of(int64_t d) {
-    return (d + GROUP - 1) / GROUP;
-}
 
 static size_t steps_bytes(int64_t d) {
     return (size_t)groups_of(d) * KT_ATTN_BLOCK * sizeof(float);
@@ -66,8 +62,8 @@ KT_INLINE float top_of(const uint16_t *row, int64_t n) {
         _mm_castsi128_ps(_mm_slli_epi32(_mm_xor_si128(x, _mm_set1_epi32(-1)), 16)));
 }
 
-/* Eight rows from j on, elements [x, x + n): their steps, and what brings their elements to words. Rows past the last
- * repeat it. */
+/* Eight rows from j on, elements [x, x + n): their steps, and what brings their elements to words.
+ * Rows past the last repeat it. */
 KT_INLINE void put_steps(const kt_attn_rows *rows, int64_t j, int64_t x, int64_t n, float *steps,
                          float up[8]) {
     _Alignas(32) float top[8];
@@ -148,7 +144,8 @@ KT_INLINE void turn_keys(const kt_attn_rows *k, int64_t j, uint8_t *lines, float
 
 /* ---- values ---- */
 
-/* Of eight keys from j on: pairs of keys, in lines of 8 even and 8 odd columns. Zeros where there is no key. */
+/* Of eight keys from j on: pairs of keys, in lines of 8 even and 8 odd columns. Zeros where there
+ * is no key. */
 KT_INLINE void pair_values(const kt_attn_rows *v, int64_t j, uint8_t *lines, float *steps) {
     const int64_t end = v->n - j < 8 ? v->n : j + 8;
     float up[8];
@@ -185,16 +182,8 @@ static void soften_scaled(const kt_attn_part *tile) {
     soften_all(&t);
 }
 
-static void widen(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
-    (void)codes, (void)out, (void)ldo; /* there are none */
-}
-
-static const kt_attn_inner inner = {WORDS_INNER,
-                                    .widen = widen,
-                                    .keys_bytes = keys_bytes,
-                                    .load_keys = load_keys,
-                                    .soften_all = soften_scaled,
-                                    .store_sums = store_halves};
+static const kt_attn_inner inner = {WORDS_INNER, .keys_bytes = keys_bytes, .load_keys = load_keys,
+                                    .soften_all = soften_scaled, .store_sums = store_halves};
 
 #define BF16_WORDS .weights = 1u << KT_W_NONE | 1u << KT_W_BF16, .bits = "words-bf16", WORDS_MEMBERS
 

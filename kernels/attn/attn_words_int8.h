@@ -1,5 +1,5 @@
-/* kernels/attn/attn_words256.h over an INT8 cache: words of lines are codes, whose products need no other limit. The
- * scales of keys multiply the scores, those of values the weights.
+/* kernels/attn/attn_words256.h over an INT8 cache: words of lines are codes, whose products need no
+ * other limit. The scales of keys multiply the scores, those of values the weights.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_ATTN_WORDS_INT8_H
 #define KT_ATTN_WORDS_INT8_H
@@ -31,7 +31,8 @@ KT_INLINE __m256i load_two(const kt_attn_rows *k, int64_t j, int64_t x, const in
                                    load_codes(k->at + high * k->ld + x, left), 1);
 }
 
-/* Four codes of each of eight keys to two lines: the first and the third, the second and the fourth. */
+/* Four codes of each of eight keys to two lines: the first and the third, the second and the
+ * fourth. */
 KT_INLINE void put_fours(uint8_t *to, __m256i fours) {
     _mm256_store_si256((__m256i *)(void *)to, _mm256_srai_epi16(_mm256_slli_epi16(fours, 8), 8));
     _mm256_store_si256((__m256i *)(void *)(to + 64), _mm256_srai_epi16(fours, 8));

@@ -1,5 +1,5 @@
-/* kernels/attn/attn_words256.h by VPMADDWD and additions. On Zen 3 that is 1.6 times as many products a cycle as
- * multiply-adds of floats are.
+/* kernels/attn/attn_words256.h by VPMADDWD and additions. On Zen 3 that is 1.6 times as many
+ * products a cycle as multiply-adds of floats are.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_ATTN_WORDS_AVX2_H
 #define KT_ATTN_WORDS_AVX2_H

@@ -1,5 +1,5 @@
-/* kernels/attn/attn_words256.h by VPDPWSSD. KT_DPWSSD256 is the instruction: "%{vex%} vpdpwssd" for AVX-VNNI, and
- * "vpdpwssd" where a test runs this code by the EVEX form of AVX-512 VNNI.
+/* kernels/attn/attn_words256.h by VPDPWSSD. KT_DPWSSD256 is the instruction: "%{vex%} vpdpwssd" for
+ * AVX-VNNI, and "vpdpwssd" where a test runs this code by the EVEX form of AVX-512 VNNI.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_ATTN_WORDS_VNNI_H
 #define KT_ATTN_WORDS_VNNI_H

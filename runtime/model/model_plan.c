@@ -119,15 +119,14 @@ static bool can_expand(const kt_model_plan *plan, const kt_node *n) {
 
 /* Rows from which on a step is faster expanded. That costs each key (nope + v) * latent products
  * per head, an eighth more where its row has to be decoded and encoded, and saves each pair of a
- * query and a key what rows of the cache are longer than wide ones; integer products, which do half
- * as much again, save less. Measured on Zen 4 (kernels/attn/NOTES.md): of DeepSeek-V3's heads both
- * are even at about 150 rows with BF16, 200 with FP8 and 390 with INT8; this says 171, 195 and 364.
- */
+ * query and a key what rows of the cache are longer than wide ones; integer products, which do
+ * half as much again, save less (those of 16-bit words do not: wide keys have them, too). Measured
+ * on Zen 4 (kernels/attn/NOTES.md): of DeepSeek-V3's heads both are even at about 150 rows with
+ * BF16, 200 with FP8 and 390 with INT8; this says 171, 195 and 364. */
 static int64_t rows_to_expand_from(const kt_model_plan *plan, const kt_node *n) {
     const kt_attention *a = &n->attention;
     const kt_problem p = kt_attn_problem(a, plan->kv, plan->max_context);
-    const kt_numerics numerics = kt_model_plan_simple(plan, &p)->variant->numerics;
-    const bool is_integer = numerics == KT_NUM_ACTS8 || numerics == KT_NUM_ACTS16;
+    const bool is_integer = kt_model_plan_simple(plan, &p)->variant->numerics == KT_NUM_ACTS8;
     const double nope = (double)plan->graph->weights[n->weight].k;
     const double v = (double)plan->graph->weights[n->weight2].n, latent = (double)a->v;
     const double narrow = (double)a->k + latent, wide = nope + (double)a->k - latent + v;

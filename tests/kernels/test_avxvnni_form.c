@@ -6,7 +6,6 @@
 
 #include "base/cpu.h"
 #include "dispatch/registry/registry.h"
-#include "kernels/attn/attn_gate.h"
 #include "kernels/gemm/gemm_gate.h"
 #include "kernels/moe_ffn/moe_gate.h"
 
@@ -27,6 +26,7 @@
 #define KT_DPWSSD256 "vpdpwssd"
 #include "kernels/attn/attn_words_int8.h"
 #include "kernels/attn/words_vnni.h"
+#include "tests/support/attn_form.h"
 #include "tests/support/skip.h"
 
 static void gemm_w4g32(const kt_gemm_call *call) {
@@ -134,25 +134,8 @@ Test(avxvnni_form, fused_expert_of_int8_channels) {
 }
 
 Test(avxvnni_form, attention_over_int8) {
-    static const int64_t heads[][3] = {{8, 2, 128}, {3, 3, 20}, {5, 1, 576}, {12, 2, 68}};
-    const kt_config config = {{32}};
-    kt_variant v = kt_variant_int_words__avxvnni;
-    kt_err err = {0};
-
     skip_without_vnni();
-    v.attn = attn_words;
-    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        for (uint64_t seed = 1; seed < 5; seed++) {
-            const kt_problem q = {.op = KT_OP_ATTN,
-                                  .weights = KT_W_INT8_CHANNEL,
-                                  .m = 1 + 3 * (int64_t)seed,
-                                  .n = heads[i][0],
-                                  .kv_heads = heads[i][1],
-                                  .k = heads[i][2],
-                                  .v = i == 2 ? 512 : 0,
-                                  .context = 50 + 300 * (int64_t)seed};
-            cr_assert_eq(kt_attn_gate(&v, &config, &q, seed, NULL, &err), KT_OK, "%s", err.message);
-        }
+    kt_expect_attn_form(&kt_variant_int_words__avxvnni, attn_words, KT_W_INT8_CHANNEL);
 }
 
 /* What the gates above cannot show: that the real ones stay away from a CPU without AVX-VNNI. */

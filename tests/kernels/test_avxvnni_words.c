@@ -1,9 +1,9 @@
-/* Attention over a BF16 cache by VPDPWSSD where there is no AVX-VNNI: its EVEX form, through the gate (as
- * test_avxvnni_form.c does it for the other kernels). SPDX-License-Identifier: Apache-2.0 */
+/* Attention over a BF16 cache by VPDPWSSD where there is no AVX-VNNI: its EVEX form, through the
+ * gate (as test_avxvnni_form.c does it for the other kernels).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <criterion/criterion.h>
 
 #include "base/cpu.h"
-#include "kernels/attn/attn_gate.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(                                                      \
@@ -25,30 +25,14 @@ static void attn_words(const kt_attn_call *call) {
 #else
 #pragma GCC pop_options
 #endif
+#include "tests/support/attn_form.h"
 #include "tests/support/skip.h"
 
 extern const kt_variant kt_variant_bf16_words__avxvnni, kt_variant_bf16_words__avx2;
 
 Test(avxvnni_words, attention_over_bf16) {
-    static const int64_t heads[][3] = {{8, 2, 128}, {3, 3, 20}, {5, 1, 576}, {12, 2, 68}};
-    const kt_config config = {{32}};
-    kt_variant v = kt_variant_bf16_words__avxvnni;
-    kt_err err = {0};
-
     kt_skip_without_isa(KT_ISA_AVX512VNNI, "VPDPWSSD");
-    v.attn = attn_words;
-    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
-        for (uint64_t seed = 1; seed < 5; seed++) {
-            const kt_problem q = {.op = KT_OP_ATTN,
-                                  .weights = KT_W_BF16,
-                                  .m = 1 + 3 * (int64_t)seed,
-                                  .n = heads[i][0],
-                                  .kv_heads = heads[i][1],
-                                  .k = heads[i][2],
-                                  .v = i == 2 ? 512 : 0,
-                                  .context = 50 + 300 * (int64_t)seed};
-            cr_assert_eq(kt_attn_gate(&v, &config, &q, seed, NULL, &err), KT_OK, "%s", err.message);
-        }
+    kt_expect_attn_form(&kt_variant_bf16_words__avxvnni, attn_words, KT_W_BF16);
 }
 
 /* What --deterministic goes by. */

@@ -95,8 +95,9 @@ static const kt_variant *peak_of_words(const kt_registry *registry, kt_isa isa) 
 
 /* The peak of the instruction that the kernel multiplies with: of tiles when it is on tiles, else
  * the widest within the instruction sets it names. A library names the least that it needs and
- * takes what it finds, so for it everything counts. Without VNNI, 8-bit codes take another than
- * smaller ones (kernels/probe). */
+ * takes what it finds, so for it everything counts. Without VNNI, 8-bit codes, and attention's
+ * words, take another than smaller ones (kernels/probe); VPDPWSSD is measured against VPDPBUSD,
+ * which does twice as much. */
 static const kt_variant *peak_of(const kt_registry *registry, const kt_problem *q,
                                  const kt_variant *kernel) {
     const bool is_attn = q->op == KT_OP_ATTN;
