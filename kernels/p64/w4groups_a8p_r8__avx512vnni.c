@@ -102,36 +102,19 @@ KT_INLINE void widen(const kt_p64_spec s, const uint8_t *panel, int64_t k, uint8
 
 /* --- the tile -------------------------------------------------------------------------------- */
 
-/* A whole block is unrolled: loops of eight steps that end eight times a row cost 2 %. Not for one or two rows, which
- * no plan has: of that many accesses to its array of sums clang 14 loses track. */
 KT_INLINE void kt_tile_r8(kt_tile *tile, const int rows, const int cols, const int col) {
-    const kt_p64_spec s = {.low = 8, .values = KT_P64_LINEAR, .offset = 128};
-    const int inputs = rows >= 3 ? KT_R8_BLOCK : 32; /* of a turn */
     const int64_t k = tile->k;
     const uint8_t *w = tile->scratch + 64 * col, *steps = tile->scratch + 64 * (k + 4 + col);
     const uint8_t *a[KT_TILE_ROWS];
     __m512 sum[KT_TILE_ROWS][4];
-    int64_t i = 0;
 
     KT_EACH (r, rows) {
         a[r] = tile->a[r];
         KT_EACH (c, cols) sum[r][c] = _mm512_setzero_ps();
     }
-    while (i + inputs <= k) {
-        KT_EACH (u, inputs / 32) {
-            kt_tile_fetch_far(tile);
-            kt_biased_32(s, a, k, i, w, rows, cols, 0, NULL, 0, sum);
-            i += 32, w += KT_P64_CODES8_BYTES;
-        }
-        if (inputs < KT_R8_BLOCK && i % KT_R8_BLOCK) continue;
-        kt_r8_next_block(steps, rows, cols, sum);
-        steps += KT_R8_STEP_BYTES;
-    }
-    if (k % KT_R8_BLOCK) {
-        for (; i < k; i += 32, w += KT_P64_CODES8_BYTES) {
-            kt_tile_fetch_far(tile);
-            kt_biased_32(s, a, k, i, w, rows, cols, 0, NULL, 0, sum);
-        }
+    for (int64_t i = 0; i < k; i += KT_R8_BLOCK, w += 64 * KT_R8_BLOCK, steps += KT_R8_STEP_BYTES) {
+        const int64_t end = k - i < KT_R8_BLOCK ? k : i + KT_R8_BLOCK;
+        kt_biased_columns(tile, a, w, i, end, 1, rows, cols, sum);
         kt_r8_next_block(steps, rows, cols, sum);
     }
     KT_EACH (r, rows) {
