@@ -17,6 +17,11 @@
  * 204 and 188, Q5_K 250 and 237, Q6_K 305 and 272, IQ4_XS 200 and 177, IQ2_S 230 and 191, IQ3_S 229
  * and 215, IQ1_S 112 and 99; Q2_K loses (123 and 128), and IQ2_XXS (118 and 123).
  *
+ * Two cores of Zen 5, time of one row an expert without by time with 4096 bytes (8192 for K-quants):
+ * INT4 1.04, FP8 1.08 to 1.10, Q4_0 1.11, MXFP4 1.15, Q5_0 1.19, Q2_K 1.26, Q4_K 1.13, Q6_K 1.03,
+ * IQ2_XXS 1.62, IQ3_S 1.34, IQ1_S 2.04; INT8 by channel 0.97 and BF16 0.93 go without. One core gains
+ * as much or more. All of it: kernels/p64/NOTES.md.
+ *
  * many, rows: one core of Ice Lake, kernels/p64/NOTES.md. */
 static const struct {
     const char *part, *variant, *parameter;
@@ -38,6 +43,10 @@ static const struct {
     {"graniterapids", "wkquants_a8_", "prefetch", 8192},
     {"graniterapids", "wgrids_a8_", "prefetch", 4096},
     {"graniterapids", "wiq1_a8_", "prefetch", 4096},
+    {"zen5", "", "prefetch", 4096},
+    {"zen5", "wkquants_a8_", "prefetch", 8192},
+    {"zen5", "w8c_", "prefetch", 0},
+    {"zen5", "wbf16_", "prefetch", 0},
 };
 
 /* Here a8 is multiplied faster than a8p: what ends a group takes the two ports of VPDPBUSD, and a8p
@@ -85,13 +94,14 @@ kt_act_format kt_acts_default(const kt_registry *r, const char *microarch, kt_op
     return kt_registry_acts(r, op, weights);
 }
 
-/* VDPBF16PS: half of VPDPBUSD's work, for which the general estimate says 256 (Zen 4, kttune probe:
- * 236 and 473 Gop/s of one core; FMA 118). Without it BF16 matrices would run by FMA. */
+/* VDPBF16PS: half of VPDPBUSD's work, for which the general estimate says 256 (kttune probe, one core:
+ * Zen 4 236 and 473 Gop/s, FMA 118; Zen 5 548 and 1096, FMA 273). Without it BF16 matrices would run by
+ * FMA. */
 static const struct {
     const char *part;
     kt_isa isa;
     double gops;
-} peaks[] = {{"zen4", KT_ISA_AVX512BF16, 128}};
+} peaks[] = {{"zen4", KT_ISA_AVX512BF16, 128}, {"zen5", KT_ISA_AVX512BF16, 128}};
 
 void kt_ceilings_default(kt_ceilings *c, const char *microarch) {
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)

@@ -180,6 +180,7 @@ Test(defaults, prefetch_depends_on_the_part) {
         const char *microarch;
         int32_t prefetch;
     } cases[] = {{"zen4", 0},
+                 {"zen5", 0},
                  {"graniterapids", 2048},
                  {"graniterapids-v", 2048},
                  {"icelake", 2048},
@@ -218,7 +219,8 @@ Test(defaults, bf16_products_depend_on_the_part) {
     static const struct {
         const char *microarch;
         bool is_fast;
-    } cases[] = {{"zen4", true}, {"zen4-v", true}, {"graniterapids", false}, {"", false}};
+    } cases[] = {
+        {"zen4", true}, {"zen4-v", true}, {"zen5", true}, {"graniterapids", false}, {"", false}};
     const kt_isa isa = KT_ISA_AVX2 | KT_ISA_AVX512 | KT_ISA_AVX512VNNI | KT_ISA_AVX512BF16;
     const kt_problem p = {
         .op = KT_OP_GEMM, .weights = KT_W_BF16, .acts = KT_A_BF16, .n = 512, .k = 128};
@@ -333,6 +335,9 @@ Test(defaults, parameters_start_where_their_part_was_measured_to_want_them) {
         {"cascadelake", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 48, "rows=6,prefetch=2048,many=0"},
         {"zen4", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 48, "rows=6,prefetch=0,many=0"},
         {"zen4", KT_W_FP8_B128, KT_A_BF16, 1, "rows=6,prefetch=0,many=16"},
+        {"zen5", KT_W_FP8_B128, KT_A_BF16, 1, "rows=6,prefetch=4096,many=16"},
+        {"zen5", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 1, "rows=6,prefetch=0,many=0"},
+        {"zen5", KT_W_Q4_K, KT_A_INT8_G32, 1, "rows=4,prefetch=8192,many=16"},
     };
     char text[96];
 
