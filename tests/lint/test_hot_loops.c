@@ -36,6 +36,7 @@ static const struct {
     {"p64/wbf16_abf16__avx512", "vfmadd", 54},
     {"p64/wgroups_a8p__avx512vnni", "vpdpbusd", 54},
     {"p64/w8c_a8p__avx512vnni", "vpdpbusd", 54},
+    {"p64/w8g128_a8p__avx512vnni", "vpdpbusd", 48},
     {"p64/w4groups_a8p_r8__avx512vnni", "vpdpbusd", 54},
     {"p64/wblocks_a8_r8__avx512vnni", "vpdpbusd", 42},
     {"p64/w8c_a8__avx512vnni", "vpdpbusd", 54},
