@@ -5,22 +5,22 @@
 #include "dispatch/plan/planner.h"
 #include "kernels/formats/format.h"
 
-/* A line says: on these parts this parameter starts with this value, of every variant that lists it
- * and whose name begins so; of two lines the later one counts. Only what was measured on such a
+/* A line says: on these parts this parameter starts with this value, of every variant that lists
+ * it and whose name begins so; of two lines the later one counts. Only what was measured on such a
  * part stands here, with the loser.
  *
- * prefetch: one core of Granite Rapids, one row per expert, 2048 x 768, GB/s of weights without and
- * with 2048 bytes: INT4 13.8 and 15.8, INT8 13.7 and 15.4, BF16 12.1 and 15.2, FP8 11.5 and 13.2.
- * Its hardware prefetchers are those of the server cores before it; on Zen 4 the best is 0. FP8
- * without BF16 on Ice Lake: 7.7 without, 9.2 with 2048, 9.8 with 8192. What looks codes up has
+ * prefetch: one core of Granite Rapids, one row per expert, 2048 x 768, GB/s of weights without
+ * and with 2048 bytes: INT4 13.8 and 15.8, INT8 13.7 and 15.4, BF16 12.1 and 15.2, FP8 11.5 and
+ * 13.2. Its hardware prefetchers are those of the server cores before it; on Zen 4 the best is 0.
+ * FP8 without BF16 on Ice Lake: 7.7 without, 9.2 with 2048, 9.8 with 8192. What looks codes up has
  * distances of its own; Granite Rapids, us an expert without and with them: Q3_K 167 and 161, Q4_K
- * 204 and 188, Q5_K 250 and 237, Q6_K 305 and 272, IQ4_XS 200 and 177, IQ2_S 230 and 191, IQ3_S 229
- * and 215, IQ1_S 112 and 99; Q2_K loses (123 and 128), and IQ2_XXS (118 and 123).
+ * 204 and 188, Q5_K 250 and 237, Q6_K 305 and 272, IQ4_XS 200 and 177, IQ2_S 230 and 191, IQ3_S
+ * 229 and 215, IQ1_S 112 and 99; Q2_K loses (123 and 128), and IQ2_XXS (118 and 123).
  *
- * Two cores of Zen 5, time of one row an expert without by time with 4096 bytes (8192 for K-quants):
- * INT4 1.04, FP8 1.08 to 1.10, Q4_0 1.11, MXFP4 1.15, Q5_0 1.19, Q2_K 1.26, Q4_K 1.13, Q6_K 1.03,
- * IQ2_XXS 1.62, IQ3_S 1.34, IQ1_S 2.04; INT8 by channel 0.97 and BF16 0.93 go without. One core gains
- * as much or more. All of it: kernels/p64/NOTES.md.
+ * Two cores of Zen 5, time of one row an expert without by time with 4096 bytes (8192 for
+ * K-quants): INT4 1.04, FP8 1.08 to 1.10, Q4_0 1.11, MXFP4 1.15, Q5_0 1.19, Q2_K 1.26, Q4_K 1.13,
+ * Q6_K 1.03, IQ2_XXS 1.62, IQ3_S 1.34, IQ1_S 2.04; INT8 by channel 0.97 and BF16 0.93 go without.
+ * One core gains as much or more. All of it: kernels/p64/NOTES.md.
  *
  * many, rows: one core of Ice Lake, kernels/p64/NOTES.md. */
 static const struct {
@@ -46,15 +46,23 @@ static const struct {
     {"zen5", "", "prefetch", 4096},
     {"zen5", "wkquants_a8_", "prefetch", 8192},
     {"zen5", "w8c_", "prefetch", 0},
+    {"zen5", "w8c_a8_", "rows", 6},
     {"zen5", "wbf16_", "prefetch", 0},
 };
 
-/* Here a8 is multiplied faster than a8p: what ends a group takes the two ports of VPDPBUSD, and a8p
- * has two groups where a8 has one. Layer of 2048 x 768, 128 rows, one core, Gop/s of a8 and of a8p:
- * Ice Lake INT8 440 and 302, INT4 412 and 278; Emerald Rapids 509 and 435 at most, 414 and 351. One
- * row reads as fast with either. The server cores with VNNI have the same two ports. */
-static const char *const prefers_a8[] = {"cascadelake",    "cooperlake",    "icelake",
-                                         "sapphirerapids", "emeraldrapids", "graniterapids"};
+/* Here a8 is multiplied faster than a8p, or as fast: what ends a group takes the two ports of
+ * VPDPBUSD, and a8p has two groups where a8 has one. Layer of 2048 x 768, 128 rows, one core,
+ * Gop/s of a8 and of a8p: Ice Lake INT8 440 and 302, INT4 412 and 278; Emerald Rapids 509 and 435
+ * at most, 414 and 351. One row reads as fast with either. The server cores with VNNI have the
+ * same two ports.
+ *
+ * Zen 5 has ports of its own for what ends a group, but loads and registers run short. Whole
+ * models of Qwen3-30B-A3B's shape, two cores, a8 over a8p in four turns: prompts in INT4 1.01 to
+ * 1.10, in INT8 0.98 to 1.02, generation 1.03 to 1.05 with memory at the same speed. So a8, which
+ * loses less. */
+static const char *const prefers_a8[] = {
+    "cascadelake",   "cooperlake",    "icelake", "sapphirerapids",
+    "emeraldrapids", "graniterapids", "zen5"};
 
 /* The part itself or, with "-v" behind its name, a virtual machine on it. */
 static int is_part(const char *microarch, const char *part) {
@@ -94,9 +102,9 @@ kt_act_format kt_acts_default(const kt_registry *r, const char *microarch, kt_op
     return kt_registry_acts(r, op, weights);
 }
 
-/* VDPBF16PS: half of VPDPBUSD's work, for which the general estimate says 256 (kttune probe, one core:
- * Zen 4 236 and 473 Gop/s, FMA 118; Zen 5 548 and 1096, FMA 273). Without it BF16 matrices would run by
- * FMA. */
+/* VDPBF16PS: half of VPDPBUSD's work, for which the general estimate says 256 (kttune probe, one
+ * core: Zen 4 236 and 473 Gop/s, FMA 118; Zen 5 548 and 1096, FMA 273). Without it BF16 matrices
+ * would run by FMA. */
 static const struct {
     const char *part;
     kt_isa isa;
