@@ -98,7 +98,7 @@ static void add_by_roofline(const kt_planner *p, const kt_problem *problem, int 
         if (v->op != problem->op || (v->rank > 0) != is_proven) continue;
         if (layout && strcmp(layout, kt_layout_of(v)) != 0) continue;
         if (kt_planner_refuses(p, v)) continue;
-        c.choice.config = kt_config_default(v, p->microarch);
+        c.choice.config = kt_config_default(v, p->microarch, problem->m);
         if (kt_variant_accepts(v, problem, &c.choice.config, NULL) != KT_OK) continue;
         c.time_ns = kt_cost_expected_ns(problem, v, &p->ceilings, threads);
         if (v->numerics == KT_NUM_REQUANT && problem->m >= requant_rows) c.time_ns *= requant_time;

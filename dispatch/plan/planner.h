@@ -68,9 +68,9 @@ kt_status kt_cells_gather(const kt_planner *p, const kt_problem *problem, int th
 void kt_cell_by_roofline(const kt_planner *p, const kt_problem *problem, int threads,
                          const char *layout, kt_cell *out);
 
-/* A variant's parameters where nothing was measured: the initial ones, but for those that machines
- * of this microarchitecture were measured to want otherwise (plan_defaults.c). */
-kt_config kt_config_default(const kt_variant *v, const char *microarch);
+/* A variant's parameters for m rows where nothing was measured: the initial ones, but for those
+ * that machines of this microarchitecture were measured to want otherwise (plan_defaults.c). */
+kt_config kt_config_default(const kt_variant *v, const char *microarch, int64_t m);
 
 /* Peaks of a machine that was not probed, as far as they were measured on another of this
  * microarchitecture and differ from the general estimate (dispatch/cost/cost.c); known ones stay.

@@ -336,7 +336,9 @@ Test(defaults, parameters_start_where_their_part_was_measured_to_want_them) {
         {"zen4", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 48, "rows=6,prefetch=0,many=0"},
         {"zen4", KT_W_FP8_B128, KT_A_BF16, 1, "rows=6,prefetch=0,many=16"},
         {"zen5", KT_W_FP8_B128, KT_A_BF16, 1, "rows=6,prefetch=4096,many=16"},
-        {"zen5", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 1, "rows=6,prefetch=0,many=0"},
+        {"zen5", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 1, "rows=3,prefetch=0,many=0"},
+        {"zen5", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 8, "rows=3,prefetch=0,many=0"},
+        {"zen5", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 12, "rows=6,prefetch=0,many=0"},
         {"zen5", KT_W_Q4_K, KT_A_INT8_G32, 1, "rows=4,prefetch=8192,many=16"},
     };
     char text[96];
