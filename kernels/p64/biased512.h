@@ -355,6 +355,6 @@ KT_INLINE void kt_tile_biased_run(kt_tile *t, const kt_p64_spec s) {
         kt_tile_biased_run(t, kt_p64_spec_of(KT_W_##id)); \
     }
 #define KT_BIASED_KIND(id, word) \
-    { run_##word, KT_W_##id, KT_BIASED_FULL_ROWS, NULL, 0 }
+    { run_##word, KT_W_##id, KT_BIASED_FULL_ROWS, NULL, 0, 0 }
 
 #endif

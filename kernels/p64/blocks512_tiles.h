@@ -158,7 +158,7 @@ KT_INLINE void kt_tile_blocks_many(kt_tile *t, const kt_p64_spec s, kt_blocks_op
         kt_tile_blocks_run(t, kt_p64_spec_of(KT_W_##id)); \
     }
 #define KT_BLOCKS_KIND(id, word, full_rows) \
-    { run_##word, KT_W_##id, full_rows, NULL, 0 }
+    { run_##word, KT_W_##id, full_rows, NULL, 0, 0 }
 
 /* KT_BLOCKS_MANY(Q3_K, q3_k, q6_k) defines many_q3_k, which opens chunks for micro_q6_k: one
  * loop over opened chunks, KT_BLOCKS_MICRO(Q6_K, q6_k), serves all formats of a kind. */
@@ -171,6 +171,6 @@ KT_INLINE void kt_tile_blocks_many(kt_tile *t, const kt_p64_spec s, kt_blocks_op
         kt_tile_blocks_many(t, kt_p64_spec_of(KT_W_##id), kt_blocks_open_chunk, micro_##kind); \
     }
 #define KT_BLOCKS_KIND_MANY(id, word, full_rows) \
-    { run_##word, KT_W_##id, full_rows, many_##word, 0 }
+    { run_##word, KT_W_##id, full_rows, many_##word, 0, 0 }
 
 #endif

@@ -29,6 +29,9 @@
 
 /* Fetched of what is read next when streams are left to the hardware: one small page of lead. */
 #define KT_NEXT_BYTES 4096
+/* What a block that is alone is read ahead by where the hardware would be left to it: there is so much work between its
+ * lines that the hardware's streams break off (w8c_a8, six rows, Zen 5: 676 us without, 295 with it). */
+#define KT_ALONE_AHEAD 4096
 /* Activations of a GEMM that stay in L2 beside a panel and the next: half of a megabyte of it. */
 #define KT_ROWS_IN_L2_BYTES ((size_t)384 << 10)
 
@@ -46,6 +49,8 @@ typedef struct kt_tile_kind {
     kt_tile_run *many;
     /* Blocks of rows may exceed the `rows` tunable up to this, rather than be one more and uneven; 0 = not. */
     int most_rows;
+    /* Up to so many rows that are all there are form one block, which reads a panel once; 0 = as others do. */
+    int alone_rows;
 } kt_tile_kind;
 
 /* A walk over the panels [panel, panel + panel_bytes * n_panels) with m rows. */
@@ -63,7 +68,7 @@ typedef struct kt_gemm_walk {
 /* Blocks that m rows are worked on in. */
 static inline int64_t kt_walk_blocks(const kt_tile_kind *kind, int64_t m, int64_t rows) {
     const int64_t fewer = m / rows;
-    if (m && m <= kind->most_rows) return 1;
+    if (m && (m <= kind->most_rows || m <= kind->alone_rows)) return 1;
     if (fewer && (m + fewer - 1) / fewer <= kind->most_rows) return fewer;
     return (m + rows - 1) / rows;
 }
@@ -109,7 +114,8 @@ static inline kt_tile_ahead kt_ahead_once(uintptr_t from, size_t bytes, int64_t 
 
 /* Steps that the tiles take over one panel with all rows. Blocks have m / n_blocks rows or one more. */
 static inline int64_t kt_walk_steps(const kt_gemm_walk *w) {
-    const int64_t n = w->n_blocks, full = w->kind->full_rows;
+    const int64_t n = w->n_blocks, alone = n == 1 ? w->kind->alone_rows : 0,
+                  full = alone ? alone : w->kind->full_rows;
     int64_t twice = 0;
 
     if (n && w->run == w->kind->run) twice = w->m / n > full ? n : w->m / n == full ? w->m % n : 0;
@@ -120,13 +126,15 @@ static inline int64_t kt_walk_steps(const kt_gemm_walk *w) {
 static inline kt_tile_ahead kt_walk_ahead(const kt_gemm_walk *w) {
     int64_t steps = kt_walk_steps(w);
     int is_single_pass = w->run == w->kind->run && steps == w->k / KT_TILE_STEP;
+    int is_alone = w->m > w->kind->full_rows && w->m <= w->kind->alone_rows;
     uintptr_t panel = (uintptr_t)w->panel, end = (uintptr_t)w->end;
     uintptr_t after = panel + w->panel_bytes < end ? panel + w->panel_bytes : w->next;
 
-    if (is_single_pass && w->prefetch) {
-        kt_tile_ahead ahead = {panel + (uintptr_t)w->prefetch, end, w->next,
-                               w->panel_bytes / (size_t)steps};
-        return ahead;
+    if (is_single_pass && (w->prefetch || is_alone)) {
+        const int64_t ahead = w->prefetch ? w->prefetch : KT_ALONE_AHEAD;
+        kt_tile_ahead stream = {panel + (uintptr_t)ahead, end, w->next,
+                                w->panel_bytes / (size_t)steps};
+        return stream;
     }
     if (!after || (is_single_pass && after != w->next)) return kt_ahead_nothing();
     return kt_ahead_once(after, is_single_pass ? KT_NEXT_BYTES : w->panel_bytes, steps);
@@ -159,7 +167,7 @@ static inline kt_gemm_walk kt_gemm_first_panel(kt_gemm_walk w) {
     const int64_t lead = w.kind->full_rows,
                   rows = w.n_blocks ? (w.m + w.n_blocks - 1) / w.n_blocks : 0;
 
-    if (w.run != w.kind->run || !lead || w.m <= lead) return w;
+    if (w.run != w.kind->run || !lead || w.m <= lead || w.m <= w.kind->alone_rows) return w;
     w.lead = lead;
     w.n_blocks = 1 + kt_walk_blocks(w.kind, w.m - lead, rows);
     return w;
@@ -186,7 +194,7 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
                                   (const uint8_t *)call->weights + first, n_panels, call->next);
     int64_t steps = kt_walk_steps(&w) / (w.n_blocks ? w.n_blocks : 1); /* of a block */
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
-    kt_tile t = {.k = q->k, .c = block, .scratch = call->scratch};
+    kt_tile t = {.k = q->k, .c = block, .scratch = call->scratch, .is_alone = w.n_blocks == 1};
     kt_gemm_walk others = w;
 
     w = kt_gemm_first_panel(w);
@@ -313,7 +321,11 @@ static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kin
                                   kt_p64_gate_up(q, call->weights, call->panel_begin),
                                   call->panel_end - call->panel_begin, call->next);
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
-    kt_tile t = {.k = q->k, .c = block, .scratch = call->scratch, .rows_ahead = kt_ahead_nothing()};
+    kt_tile t = {.k = q->k,
+                 .c = block,
+                 .scratch = call->scratch,
+                 .rows_ahead = kt_ahead_nothing(),
+                 .is_alone = w.n_blocks == 1};
 
     for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
         t.panel = w.panel;
@@ -344,6 +356,7 @@ static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *
                  .c = block,
                  .scratch = call->scratch,
                  .is_near = w.n_blocks > 1, /* rows of down are short: L1 has room beside them */
+                 .is_alone = w.n_blocks == 1,
                  .rows_ahead =
                      kt_ahead_once((uintptr_t)call->h + h_bytes, h_bytes,
                                    kt_walk_steps(&w) * (call->panel_end - call->panel_begin))};

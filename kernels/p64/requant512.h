@@ -78,7 +78,7 @@ KT_INLINE void kt_r8_next_block(const uint8_t *steps, const int rows, const int 
     }
 /* Two passes for every block of rows, few as they may be. */
 #define KT_R8_KIND(id, word) \
-    { run_##word, KT_W_##id, 0, NULL, 0 }
+    { run_##word, KT_W_##id, 0, NULL, 0, 0 }
 
 /* `multiply` of all rows and columns by KT_INLINE void tile(kt_tile *t, const int rows, const int
  * cols, const int col); one copy of its loops for all formats. */

@@ -122,7 +122,7 @@ static void many_rows(kt_tile *t) {
     if (t->rows_ahead.pace) t->rows_ahead.pace = rows_pace; /* goes on with the next panel */
 }
 
-static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3, many_rows, 0};
+static const kt_tile_kind kind = {kt_tile_w4g32_run, KT_W_INT4_G32, 3, many_rows, 0, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};

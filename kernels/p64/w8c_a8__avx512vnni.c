@@ -55,14 +55,84 @@ KT_INLINE void kt_tile_w8c(kt_tile *t, const int rows, const int cols, const int
     }
 }
 
-/* Up to three rows take the panel in one pass of full lines; more rows hold 32 panel rows at a time,
- * since both integer and f32 sums must fit the 32 registers. */
+/* to = fma(dot, scale, to): sums in the result tile. */
+KT_INLINE void joined(float *to, __m512i dot, __m512 scale) {
+    typedef float sums __attribute__((may_alias, vector_size(64)));
+    __m512 sum = _mm512_cvtepi32_ps(dot);
+
+    __asm__ volatile("vfmadd213ps %2, %1, %0"
+                     : "+v"(sum)
+                     : "v"(scale), "m"(*(const sums *)(const void *)to));
+    _mm512_store_ps(to, sum);
+}
+
+/* The same sums for four to six rows that are all there are, in one pass of full lines: what a panel takes to arrive
+ * from memory is more than what its products take, and half lines, twice, are no stream that prefetchers see. All
+ * registers hold integer sums; a row's group joins its sums in the result tile when the next one begins. */
+KT_INLINE void kt_tile_w8c_alone(kt_tile *t, const int rows) {
+    const uint8_t *w = t->panel;
+    const int64_t k = t->k;
+    const uint8_t *a[KT_TILE_ROWS];
+    __m512i dot[KT_TILE_ROWS][4];
+    int64_t before = k; /* any group's scale: nothing joins at first */
+
+    KT_EACH (r, rows) {
+        a[r] = t->a[r];
+        KT_EACH (c, 4) {
+            _mm512_store_ps(t->c + KT_TILE_WIDTH * r + 16 * c, _mm512_setzero_ps());
+            dot[r][c] = _mm512_setzero_si512();
+        }
+    }
+    for (int64_t i = 0; i < k; i += 32, w += KT_P64_CODES8_BYTES) {
+        __m512i u[4];
+
+        kt_tile_fetch(t);
+        kt_wide_quad(w, u);
+        KT_EACH (r, rows) {
+            const __m512i q = _mm512_set1_epi32(kt_load_i32(a[r] + i));
+            const __m512 s = _mm512_set1_ps(kt_load_f32(a[r] + before));
+            __m512i comp = _mm512_set1_epi32(kt_load_i32(a[r] + k + k / 8 + i / 8));
+            comp = _mm512_slli_epi32(comp, 4); /* stored for code + 8 */
+            KT_EACH (c, 4) joined(t->c + KT_TILE_WIDTH * r + 16 * c, dot[r][c], s);
+            KT_EACH (c, 4) dot[r][c] = kt_dpbusd512(comp, u[c], q);
+            KT_IN_ORDER();
+        }
+        KT_ROLLED for (int j = 1; j < 8; j++) {
+            kt_wide_quad(w + 256 * j, u);
+            KT_EACH (r, rows) {
+                const __m512i q = _mm512_set1_epi32(kt_load_i32(a[r] + i + 4 * j));
+                KT_EACH (c, 4) dot[r][c] = kt_dpbusd512(dot[r][c], u[c], q);
+            }
+        }
+        before = k + i / 8;
+    }
+    KT_EACH (r, rows) {
+        const __m512 s = _mm512_set1_ps(kt_load_f32(a[r] + before));
+        KT_EACH (c, 4) {
+            const float *scales = (const float *)(const void *)(t->panel + 64 * k);
+            float *to = t->c + KT_TILE_WIDTH * r + 16 * c;
+            joined(to, dot[r][c], s);
+            _mm512_store_ps(to, _mm512_mul_ps(_mm512_load_ps(to), _mm512_load_ps(scales + 16 * c)));
+        }
+    }
+}
+
+#define ALONE_ROWS 6
+
+/* Up to three rows take the panel in one pass of full lines, and more if they are alone; others hold
+ * 32 panel rows at a time, since both integer and f32 sums must fit the 32 registers. */
 static inline void kt_tile_w8c_run(kt_tile *t) {
     switch (t->rows) {
     case 1: kt_tile_w8c(t, 1, 4, 0); return;
     case 2: kt_tile_w8c(t, 2, 4, 0); return;
     case 3: kt_tile_w8c(t, 3, 4, 0); return;
     default: break;
+    }
+    if (t->is_alone) {
+        if (t->rows == 4) kt_tile_w8c_alone(t, 4);
+        if (t->rows == 5) kt_tile_w8c_alone(t, 5);
+        if (t->rows == 6) kt_tile_w8c_alone(t, 6);
+        return;
     }
     for (int col = 0; col < 4; col += 2) {
         if (t->rows == 4) kt_tile_w8c(t, 4, 2, col);
@@ -91,7 +161,7 @@ static void many_rows(kt_tile *t) {
     if (t->rows_ahead.pace) t->rows_ahead.pace = rows_pace; /* goes on with the next panel */
 }
 
-static const kt_tile_kind kind = {kt_tile_w8c_run, KT_W_INT8_CHANNEL, 3, many_rows, 0};
+static const kt_tile_kind kind = {kt_tile_w8c_run, KT_W_INT8_CHANNEL, 3, many_rows, 0, ALONE_ROWS};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};

@@ -7,10 +7,10 @@
 
 /* Dense products of four, eight or sixteen rows go as fours, not as threes and twos (6 to 33 %
  * faster), six as one block, not as two of three (12 to 14 %). */
-static const kt_tile_kind dense = {kt_tile_w8c_biased_run, KT_W_INT8_CHANNEL,
-                                   KT_BIASED_W8C_FULL_ROWS, NULL, KT_TILE_ROWS};
-static const kt_tile_kind expert = {kt_tile_w8c_biased_run, KT_W_INT8_CHANNEL,
-                                    KT_BIASED_W8C_FULL_ROWS, NULL, 0};
+static const kt_tile_kind dense = {
+    kt_tile_w8c_biased_run, KT_W_INT8_CHANNEL, KT_BIASED_W8C_FULL_ROWS, NULL, KT_TILE_ROWS, 0};
+static const kt_tile_kind expert = {
+    kt_tile_w8c_biased_run, KT_W_INT8_CHANNEL, KT_BIASED_W8C_FULL_ROWS, NULL, 0, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 2048, 4096, 8192};

@@ -52,7 +52,7 @@ static void run(kt_tile *t) {
     }
 }
 
-static const kt_tile_kind kind = {run, KT_W_INT8_G128, KT_BIASED_FULL_ROWS, NULL, 0};
+static const kt_tile_kind kind = {run, KT_W_INT8_G128, KT_BIASED_FULL_ROWS, NULL, 0, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 2048, 4096, 8192};

@@ -71,7 +71,7 @@ static void many_rows(kt_tile *t) {
     kt_floats_many_bf16(t, tile);
 }
 
-static const kt_tile_kind kind = {kt_tile_fmabf16_run, KT_W_BF16, 6, many_rows, 0};
+static const kt_tile_kind kind = {kt_tile_fmabf16_run, KT_W_BF16, 6, many_rows, 0, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};

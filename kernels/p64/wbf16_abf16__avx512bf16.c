@@ -59,7 +59,7 @@ static inline void kt_tile_dpbf16_run(kt_tile *t) {
     }
 }
 
-static const kt_tile_kind kind = {kt_tile_dpbf16_run, KT_W_BF16, 6, NULL, 0};
+static const kt_tile_kind kind = {kt_tile_dpbf16_run, KT_W_BF16, 6, NULL, 0, 0};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};

@@ -291,7 +291,7 @@ static void many_rows(kt_tile *t, open_run *open) {
         many_rows(t, open_##word);                                                             \
     }
 #define KIND(id, word) \
-    { run_##word, KT_W_##id, 0, many_##word, 0 }
+    { run_##word, KT_W_##id, 0, many_##word, 0, 0 }
 
 FORMAT(INT4_G32, w4g32)
 FORMAT(INT4_G64, w4g64)

@@ -28,8 +28,8 @@ static void many_f8c(kt_tile *t) {
 }
 
 static const kt_tile_kind kinds[] = {
-    {run_f8b128, KT_W_FP8_B128, 5, many_f8b128, 0},
-    {run_f8c, KT_W_FP8_CHANNEL, 5, many_f8c, 0},
+    {run_f8b128, KT_W_FP8_B128, 5, many_f8b128, 0, 0},
+    {run_f8c, KT_W_FP8_CHANNEL, 5, many_f8c, 0, 0},
 };
 
 static const int32_t rows[] = {3, 5};

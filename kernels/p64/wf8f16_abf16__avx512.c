@@ -20,9 +20,9 @@ KT_FLOATS_MANY(FP8_CHANNEL, f8c)
 KT_FLOATS_MANY(F16, f16)
 
 static const kt_tile_kind kinds[] = {
-    {run_f8b128, KT_W_FP8_B128, 3, many_f8b128, 0},
-    {run_f8c, KT_W_FP8_CHANNEL, 3, many_f8c, 0},
-    {run_f16, KT_W_F16, 3, many_f16, 0},
+    {run_f8b128, KT_W_FP8_B128, 3, many_f8b128, 0, 0},
+    {run_f8c, KT_W_FP8_CHANNEL, 3, many_f8c, 0, 0},
+    {run_f16, KT_W_F16, 3, many_f16, 0, 0},
 };
 
 static const int32_t rows[] = {3, 6};

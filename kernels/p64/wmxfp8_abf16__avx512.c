@@ -11,7 +11,7 @@ static void run_tile(kt_tile *t) {
 
 KT_FLOATS_MANY(MXFP8, mxfp8)
 
-static const kt_tile_kind kind = {run_tile, KT_W_MXFP8, 3, many_mxfp8, 0};
+static const kt_tile_kind kind = {run_tile, KT_W_MXFP8, 3, many_mxfp8, 0, 0};
 
 static const int32_t rows[] = {3, 6};
 static const int32_t prefetch[] = {0, 2048, 4096, 8192};

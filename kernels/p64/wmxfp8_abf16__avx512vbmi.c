@@ -17,7 +17,7 @@ static void run_many(kt_tile *t) {
     kt_tile_fp8_many(t, KT_W_MXFP8, tiles);
 }
 
-static const kt_tile_kind kind = {run_few, KT_W_MXFP8, 5, run_many, 0};
+static const kt_tile_kind kind = {run_few, KT_W_MXFP8, 5, run_many, 0, 0};
 
 static const int32_t rows[] = {3, 5};
 static const int32_t prefetch[] = {0, 2048, 4096, 8192};

@@ -42,6 +42,7 @@ typedef struct kt_tile {
     kt_tile_ahead ahead;      /* weights */
     kt_tile_ahead rows_ahead; /* activations */
     int is_near;              /* weights are fetched into L1, by tiles that can */
+    int is_alone;             /* the panel is read for no other rows */
 } kt_tile;
 
 /* Multiply t->rows rows with all 64 rows of the panel. */
