@@ -6,7 +6,7 @@
 # In a guide, between `<!-- figures: FILE -->` and `<!-- figures end -->`, a table row whose second column is
 # the name of a row in FILE (what `kttune bench --suite cpu` or `gpu` printed), in backquotes, gets what FILE says in its
 # third to fifth column: the figure, what the process runs had, and the bar. A line `Bars kept: ..` gets how many of
-# FILE's were. Without --write nothing is changed; a difference is shown, and exit code 1 says so.
+# FILE's were. A guide may show several runs. Without --write nothing is changed; a difference is shown, and exit code 1 says so.
 # SPDX-License-Identifier: Apache-2.0
 set -eu
 write=no
@@ -42,8 +42,8 @@ rows_of() {
     END { printf "Bars kept:|%d of %d.\n", kept, bars }' "$1"
 }
 
-fill() { # FILE of rows, README
-    awk -v rows="$1" '
+fill() { # FILE of rows, README, filed run: only its parts
+    awk -v rows="$1" -v run="$3" '
     BEGIN {
         while ((getline line < rows) > 0) {
             n = split(line, f, "|")
@@ -51,12 +51,12 @@ fill() { # FILE of rows, README
             else { figure[f[1]] = f[2]; runs[f[1]] = f[3]; bar[f[1]] = f[4] }
         }
     }
-    /^<!-- figures: / { inside = 1 }
+    /^<!-- figures: / { inside = $3 == run }
     /^<!-- figures end -->/ { inside = 0 }
     inside && /^Bars kept:/ { print "Bars kept: " count; next }
     inside && /^\|/ && split($0, c, "|") > 3 && match(c[3], /`[^`]+`/) {
         name = substr(c[3], RSTART + 1, RLENGTH - 2)
-        if (!(name in figure)) { print FILENAME ": no filed row " name > "/dev/stderr"; exit 2 }
+        if (!(name in figure)) { print "no row " name " in " run > "/dev/stderr"; exit 2 }
         printf "|%s|%s| %s | %s | %s |\n", c[2], c[3], figure[name], runs[name], bar[name]
         next
     }
@@ -68,18 +68,22 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for readme in "$tree"/README.md "$tree"/*/README.md "$tree"/*/FIGURES.md "$tree"/kernels/*/README.md; do
     [ -e "$readme" ] || continue
-    file=$(sed -n 's/^<!-- figures: \(.*\) -->$/\1/p' "$readme" | sort -u)
-    [ -n "$file" ] || continue
-    if [ "$(printf '%s\n' "$file" | wc -l)" != 1 ] || [ ! -r "$tree/$file" ]; then
-        echo "$readme: expected figures of one filed run that is there, found: $file" >&2
-        exit 2
-    fi
-    rows_of "$tree/$file" >"$work/rows"
-    fill "$work/rows" "$readme" >"$work/filled"
+    files=$(sed -n 's/^<!-- figures: \(.*\) -->$/\1/p' "$readme" | sort -u)
+    [ -n "$files" ] || continue
+    cp "$readme" "$work/filled"
+    for file in $files; do
+        if [ ! -r "$tree/$file" ]; then
+            echo "$readme: expected figures of filed runs that are there, found: $file" >&2
+            exit 2
+        fi
+        rows_of "$tree/$file" >"$work/rows"
+        fill "$work/rows" "$work/filled" "$file" >"$work/next"
+        mv "$work/next" "$work/filled"
+    done
     if [ "$write" = yes ]; then
         cmp -s "$work/filled" "$readme" || cat "$work/filled" >"$readme"
     elif ! diff -u "$readme" "$work/filled"; then
-        echo "$readme: figures are not those of $file; fill them: results/figures.sh --write" >&2
+        echo "$readme: figures are not those filed in" $files "; fill them: results/figures.sh --write" >&2
         code=1
     fi
 done

@@ -1,6 +1,6 @@
 #!/bin/sh
 # results/figures.sh notices a figure that was changed by hand, a row that is not filed and a file that is not there,
-# and --write mends the first. SPDX-License-Identifier: Apache-2.0
+# --write mends the first, and a guide may show several runs. SPDX-License-Identifier: Apache-2.0
 set -eu
 tree=$1
 work=$(mktemp -d)
@@ -34,3 +34,13 @@ readme run.txt int9_decode '97 % of read stream'
 expect 2 'a row that is not filed'
 readme none.txt int8_decode '97 % of read stream'
 expect 2 'a run that is not filed'
+sed 's/0.966/0.500/' "$work/run.txt" >"$work/other.txt"
+readme run.txt int8_decode '97 % of read stream'
+mv "$work/README.md" "$work/first"
+readme other.txt int8_decode '50 % of read stream'
+cat "$work/first" "$work/README.md" >"$work/both" && mv "$work/both" "$work/README.md"
+expect 0 'two runs in a guide'
+sed -i 's/50 % of/51 % of/' "$work/README.md"
+expect 1 'a changed figure of the second run'
+sh "$tree/results/figures.sh" --write "$work"
+expect 0 'after --write of two runs'
