@@ -54,8 +54,9 @@ KT_INLINE __m512 kt_biased_part(__m512i dot, const uint8_t *bias) {
     return part;
 }
 
-/* The same with a bias in a register, where several outputs of a row share it and registers are left: fewer loads,
- * of which Zen 5 has two for every two products (w8c, six rows: 0.91 of its peak with them from memory, 0.95 so). */
+/* The same with a bias in a register, where several outputs of a row share it and registers are
+ * left: fewer loads, of which Zen 5 has two for every two products (w8c, six rows: 0.91 of its peak
+ * with them from memory, 0.95 so). */
 KT_INLINE __m512 kt_biased_part_by(__m512i dot, __m512i bias) {
     __m512 part;
     __asm__("vsubps %2, %1, %0" : "=v"(part) : "v"(dot), "v"(bias));
@@ -190,11 +191,12 @@ KT_INLINE void kt_biased_32(const kt_p64_spec s, const uint8_t *const a[KT_TILE_
 
 /* --- codes of 8 bits ------------------------------------------------------------------------- */
 
-/* sum += inputs [i, end) of 32 panel rows, of which the lines at w are the first. A row's finished group joins its sums
- * not behind its last product but when the row's next group begins, a quad of all other rows later: subtractions that
- * wait for their operands take room in the schedulers from the products behind them. With all of a core's room that
- * costs nothing on Zen 4; when its other thread is busy, which halves it, waiting until the end of the group cost 10
- * to 13 %, and on Zen 5 19 % of w4groups_a8p_r8. is_far: as in kt_tile_fetch_far. */
+/* sum += inputs [i, end) of 32 panel rows, of which the lines at w are the first. A row's finished
+ * group joins its sums not behind its last product but when the row's next group begins, a quad of
+ * all other rows later: subtractions that wait for their operands take room in the schedulers from
+ * the products behind them. With all of a core's room that costs nothing on Zen 4; when its other
+ * thread is busy, which halves it, waiting until the end of the group cost 10 to 13 %, and on Zen 5
+ * 19 % of w4groups_a8p_r8. is_far: as in kt_tile_fetch_far. */
 KT_INLINE void kt_biased_columns(kt_tile *tile, const uint8_t *const a[KT_TILE_ROWS],
                                  const uint8_t *w, int64_t i, const int64_t end, const int is_far,
                                  const int rows, const int cols, __m512 sum[KT_TILE_ROWS][4]) {

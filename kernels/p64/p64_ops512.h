@@ -29,8 +29,9 @@
 
 /* Fetched of what is read next when streams are left to the hardware: one small page of lead. */
 #define KT_NEXT_BYTES 4096
-/* What a block that is alone is read ahead by where the hardware would be left to it: there is so much work between its
- * lines that the hardware's streams break off (w8c_a8, six rows, Zen 5: 676 us without, 295 with it). */
+/* What a block that is alone is read ahead by where the hardware would be left to it: there is so
+ * much work between its lines that the hardware's streams break off (w8c_a8, six rows, Zen 5: 676
+ * us without, 295 with it). */
 #define KT_ALONE_AHEAD 4096
 /* Activations of a GEMM that stay in L2 beside a panel and the next: half of a megabyte of it. */
 #define KT_ROWS_IN_L2_BYTES ((size_t)384 << 10)
@@ -49,7 +50,8 @@ typedef struct kt_tile_kind {
     kt_tile_run *many;
     /* Blocks of rows may exceed the `rows` tunable up to this, rather than be one more and uneven; 0 = not. */
     int most_rows;
-    /* Up to so many rows that are all there are form one block, which reads a panel once; 0 = as others do. */
+    /* Up to so many rows that are all there are form one block, which reads a panel once; 0 = as
+     * others do. */
     int alone_rows;
 } kt_tile_kind;
 

@@ -66,9 +66,10 @@ KT_INLINE void joined(float *to, __m512i dot, __m512 scale) {
     _mm512_store_ps(to, sum);
 }
 
-/* The same sums for four to six rows that are all there are, in one pass of full lines: what a panel takes to arrive
- * from memory is more than what its products take, and half lines, twice, are no stream that prefetchers see. All
- * registers hold integer sums; a row's group joins its sums in the result tile when the next one begins. */
+/* The same sums for four to six rows that are all there are, in one pass of full lines: what a
+ * panel takes to arrive from memory is more than what its products take, and half lines, twice, are
+ * no stream that prefetchers see. All registers hold integer sums; a row's group joins its sums in
+ * the result tile when the next one begins. */
 KT_INLINE void kt_tile_w8c_alone(kt_tile *t, const int rows) {
     const uint8_t *w = t->panel;
     const int64_t k = t->k;
@@ -119,8 +120,8 @@ KT_INLINE void kt_tile_w8c_alone(kt_tile *t, const int rows) {
 
 #define ALONE_ROWS 6
 
-/* Up to three rows take the panel in one pass of full lines, and more if they are alone; others hold
- * 32 panel rows at a time, since both integer and f32 sums must fit the 32 registers. */
+/* Up to three rows take the panel in one pass of full lines, and more if they are alone; others
+ * hold 32 panel rows at a time, since both integer and f32 sums must fit the 32 registers. */
 static inline void kt_tile_w8c_run(kt_tile *t) {
     switch (t->rows) {
     case 1: kt_tile_w8c(t, 1, 4, 0); return;

@@ -1,8 +1,8 @@
 /* INT8 weights with a scale per 128 inputs times a8p activations on AVX-512 VNNI. The tiles are
  * explained in kernels/p64/biased512.h, the order of work in p64_ops512.h.
  *
- * From three rows on the sums of 128 inputs stay in registers, and those of rows in the result tile:
- * they are wanted once for every 32 products, and so six rows by 32 outputs find room, where
+ * From three rows on the sums of 128 inputs stay in registers, and those of rows in the result
+ * tile: they are wanted once for every 32 products, and so six rows by 32 outputs find room, where
  * groups, runs and rows together leave it to four. The same bits as one or two rows have.
  *
  * SPDX-License-Identifier: Apache-2.0 */
