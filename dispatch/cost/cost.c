@@ -241,8 +241,9 @@ static habit habit_of(const kt_problem *p, const kt_variant *v) {
  * Rapids, in Gop/s: FMA 80 and 151, VDPBF16PS 72 and 100, VPDPBUSD 137 and 301, tiles 79 and 455
  * (352 at 64); Zen 4: FMA 92, VDPBF16PS 189, VPDPBUSD 277. Zen 3 with 8, 64 and 512: FMA 65, 67
  * and 69 of BF16, 51, 57 and 60 of 8-bit caches; VPMADDWD 50, 86 and 93 of BF16, 82, 96 and 99 of
- * INT8, where the peak, that of FMA, is 103. VPDPWSSD, which does half of what VPDPBUSD does, is
- * unmeasured: these are low, so that decode over BF16 stays with what was measured. */
+ * INT8, where the peak, that of FMA, is 103. VPDPWSSD on Zen 5, where VPDPBUSD has 554, does half
+ * of it: with 8 and 512 queries 138 and 186 of INT8, with 512 183 of BF16. Of BF16 with few it is
+ * unmeasured, and low here, so that decode stays with FMA. */
 static habit attention_habit(const kt_problem *p, const kt_variant *v) {
     const bool is_wide = !kt_attn_has_scales(p->weights), has_words = v->numerics == KT_NUM_ACTS16;
 

@@ -20,11 +20,11 @@
  * Two cores of Zen 5, time of one row an expert without by time with 4096 bytes (8192 for
  * K-quants): INT4 1.04, FP8 1.08 to 1.10, Q4_0 1.11, MXFP4 1.15, Q5_0 1.19, Q2_K 1.26, Q4_K 1.13,
  * Q6_K 1.03, IQ2_XXS 1.62, IQ3_S 1.34, IQ1_S 2.04; INT8 by channel 0.97 and BF16 0.93 go without.
- * One core gains as much or more. All of it: kernels/p64/NOTES.md.
+ * Of one core, and the other formats: kernels/p64/NOTES.md.
  *
- * many, rows: one core of Ice Lake, kernels/p64/NOTES.md. rows of w8c_a8 on Zen 5, layers and
- * products of two cores: with six a tile 4 rows take 1.16 to 1.33 times as long as at best, 8 rows
- * 1.07 to 1.17; with three 12 rows 1.09 to 1.26 times, 16 rows 1.17 to 1.29. */
+ * many, rows: one core of Ice Lake, kernels/p64/NOTES.md. rows of w8c_a8 on Zen 5, one core and
+ * two: with six a tile 8 rows take 1.06 to 1.23 times as long as at best; with three 12 rows take
+ * 1.09 to 1.31 times as long, 16 rows 1.17 to 1.31. Up to six rows are one tile with either. */
 static const struct {
     const char *part, *variant, *parameter;
     int32_t value, from; /* rows */

@@ -342,7 +342,7 @@ KT_INLINE void kt_tile_biased_run(kt_tile *t, const kt_p64_spec s) {
     case 2: kt_tile_biased(t, s, 2, 4, 0, 0); return;
     default: break;
     }
-    const int is_spread = s.low == 4 && kt_biased_is_spread(t);
+    const int is_spread = kt_biased_is_spread(t);
     for (int col = 0; col < 4; col += 2) {
         if (t->rows == 3 && !is_spread) kt_tile_biased(t, s, 3, 2, col, 0);
         if (t->rows == 4 && !is_spread) kt_tile_biased(t, s, 4, 2, col, 0);

@@ -118,8 +118,6 @@ KT_INLINE void kt_tile_w8c_alone(kt_tile *t, const int rows) {
     }
 }
 
-#define ALONE_ROWS 6
-
 /* Up to three rows take the panel in one pass of full lines, and more if they are alone; others
  * hold 32 panel rows at a time, since both integer and f32 sums must fit the 32 registers. */
 static inline void kt_tile_w8c_run(kt_tile *t) {
@@ -162,7 +160,8 @@ static void many_rows(kt_tile *t) {
     if (t->rows_ahead.pace) t->rows_ahead.pace = rows_pace; /* goes on with the next panel */
 }
 
-static const kt_tile_kind kind = {kt_tile_w8c_run, KT_W_INT8_CHANNEL, 3, many_rows, 0, ALONE_ROWS};
+static const kt_tile_kind kind = {kt_tile_w8c_run, KT_W_INT8_CHANNEL, 3, many_rows, 0,
+                                  KT_TILE_ROWS};
 
 static const int32_t rows[] = {3, 4, 6};
 static const int32_t prefetch[] = {0, 1024, 2048, 4096, 6144, 8192};

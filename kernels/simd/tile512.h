@@ -77,7 +77,7 @@ KT_INLINE void kt_tile_fetch(kt_tile *t) {
 }
 
 /* For tiles that open the panel, which they read once, and loops unrolled so far that one more branch makes gcc 12
- * spill (w4groups_a8p_r8: 25 % slower). */
+ * spill (w4groups_a8p_r8 when it was unrolled by blocks: 25 % slower). */
 KT_INLINE void kt_tile_fetch_far(kt_tile *t) {
     kt_tile_move(&t->ahead, 0);
     kt_tile_move(&t->rows_ahead, 0);
