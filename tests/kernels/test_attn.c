@@ -64,7 +64,7 @@ ParameterizedTest(size_t *index, attn, every_variant_is_within_its_bound) {
     const kt_variant *v = kt_builtin_variants[*index];
     kt_err err;
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int c = 0; c < v->params[0].count; c++) {
             const int64_t *s = shapes[i];
@@ -196,7 +196,7 @@ ParameterizedTest(size_t *index, attn, rows_in_any_grouping_give_the_same_bits) 
     static const int64_t sizes[][2] = {{0, 0}, {32, 0}, {0, 40}, {32, 100}}; /* values, window */
     const kt_variant *v = kt_builtin_variants[*index];
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (int i = 0; i < 4; i++) {
         kt_problem p = {.op = KT_OP_ATTN,
                         .m = 150,
@@ -218,7 +218,7 @@ ParameterizedTestParameters(attn, reads_no_key_past_the_position_and_stays_insid
 ParameterizedTest(size_t *index, attn, reads_no_key_past_the_position_and_stays_inside) {
     const kt_variant *v = kt_builtin_variants[*index];
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (int64_t context = 1; context <= 140; context += context < 60 ? 3 : 1)
         for (int64_t d = 16; d <= 112; d += 32) {
             kt_problem p = {.op = KT_OP_ATTN,
@@ -251,7 +251,7 @@ ParameterizedTestParameters(attn, a_window_hides_what_is_before_it) {
 ParameterizedTest(size_t *index, attn, a_window_hides_what_is_before_it) {
     const kt_variant *v = kt_builtin_variants[*index];
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (int64_t window = 1; window <= 160; window += 7)
         for (int i = 0; i < 3; i++) {
             kt_problem p = {.op = KT_OP_ATTN,
@@ -297,7 +297,7 @@ ParameterizedTest(size_t *index, attn, a_row_knows_nothing_of_the_next_one) {
     static const int64_t rows[] = {2, 3, 4, 7, 40};
     const kt_variant *v = kt_builtin_variants[*index];
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         for (int64_t context = 64; context <= 128; context += 32) {
             const kt_problem p = {.op = KT_OP_ATTN,
@@ -337,7 +337,7 @@ ParameterizedTest(size_t *index, attn, rows_need_not_follow_each_other) {
         {90, 100, 127, 127}, {64, 66, 68, 127}, {3, 64, 90, 120}};
     const kt_variant *v = kt_builtin_variants[*index];
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (int i = 0; i < 9; i++)
         for (int64_t heads = 1; heads <= 4; heads += 3) {
             const kt_problem p = {.op = KT_OP_ATTN,
@@ -378,7 +378,7 @@ ParameterizedTest(size_t *index, attn, a_window_begins_a_block) {
     const kt_variant *v = kt_builtin_variants[*index];
     kt_problem p = {.op = KT_OP_ATTN, .m = 1, .n = 3, .kv_heads = 1, .k = 32, .context = 127};
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (int i = 0; i < 3; i++)
         for (p.window = 1; p.window <= 63; p.window += 2) { /* keys 127 - window .. 126 */
             float want[3 * 32];
@@ -418,7 +418,7 @@ ParameterizedTest(size_t *index, attn, refuses_negative_sizes_by_name) {
     kt_problem bad = good;
     kt_err err = {0};
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     cr_expect_eq(v->accepts(&good, &config, &err), KT_OK, "%s", err.message);
     bad.v = -16;
     cr_expect_eq(v->accepts(&bad, &config, &err), KT_E_UNSUPPORTED);
@@ -450,7 +450,7 @@ ParameterizedTest(size_t *index, attn, hands_on_a_scale_that_is_no_number) {
                           .weights = KT_W_INT8_CHANNEL,
                           .context = 90};
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (int i = 0; i < 4; i++) {
         if (!(v->weights & KT_W_BIT(p.weights))) continue;
         fixture f = fixture_make(v, p);

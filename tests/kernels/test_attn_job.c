@@ -175,7 +175,7 @@ ParameterizedTest(size_t *index, attn_job, repeats_the_bits_of_one_call) {
     static const int threads[] = {1, 2, 3, 16};
     const kt_variant *v = kt_builtin_variants[*index];
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (size_t t = 0; t < N_SHAPES * sizeof threads / sizeof *threads; t++) {
         int n_threads = threads[t / N_SHAPES];
         fixture f;
@@ -271,7 +271,7 @@ ParameterizedTest(size_t *index, attn_job, spans_in_pages_have_the_bits_of_one_c
     static const int threads[] = {1, 3, 16};
     const kt_variant *v = kt_builtin_variants[*index];
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     for (size_t t = 0; t < 3 * N_SHAPES; t++) {
         const int n_threads = threads[t % 3];
         kt_attn_span spans[N] = {{0}};
@@ -328,7 +328,7 @@ Test(attn_job, spans_are_run_by_the_choice_nearest_in_size) {
     fixture f;
     int64_t tasks;
 
-    kt_skip_without_isa(wide->isa, wide->name);
+    kt_skip_without_isa_or_tiles(wide->isa, wide->name);
     fixture_init(&f, wide, KT_W_BF16, &shapes[0], 2);
     row = (size_t)f.job.ldo * sizeof *f.got;
     of_scalar = malloc(21 * row);

@@ -118,7 +118,7 @@ ParameterizedTestParameters(attn_latent, absorbed_equals_expanded) {
 ParameterizedTest(size_t *index, attn_latent, absorbed_equals_expanded) {
     const kt_variant *v = kt_builtin_variants[*index];
 
-    kt_skip_without_isa(v->isa, v->name);
+    kt_skip_without_isa_or_tiles(v->isa, v->name);
     if (v->numerics != KT_NUM_F32) return;
     for (uint64_t seed = 1; seed <= 2; seed++) {
         latent *x = latent_make(seed);

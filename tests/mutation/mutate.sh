@@ -53,7 +53,9 @@ compile_command() {
 link() {
     local line first=$all/first_failure.o
     [ "$1" != gate_variant ] || first=
-    line=$(ninja -C "$build" -t commands "tests/$1" | tail -n 1)
+    rm -f "$3"
+    line=$(ninja -C "$build" -t commands "tests/$1" 2>"$work/log" | tail -n 1)
+    [ -n "$line" ] || return 1
     line=${line/ -o tests\/$1/ $2 $first $gold -Wl,-S -Wl,--allow-multiple-definition -o $3}
     (cd "$build" && eval "$line") >"$work/log" 2>&1
 }
@@ -134,7 +136,7 @@ arguments_of() {
     program=$build/tests/gate_variant
     arguments=("$2")
     [ "$1" = test ] || return
-    program=$build/tests/${2%%/*}
+    program=$build/tests/${2%%[/#]*}
     arguments=()
     case $2 in */*) arguments=(--filter "$(sed 's:^[^/]*/\([^.]*\)\.:\1/:' <<<"${2%%#*}")") ;; esac
 }

@@ -16,6 +16,7 @@ test test_pool/pool.what_is_taken_at_once base/pool.c @@ no such text @@ anythin
 test test_pool/pool.what_is_taken_at_once base/pool.c @@ pool->chunk = chunk; @@ pool->chunk = chink;
 test test_pool/pool.what_is_taken_at_once base/pool.c @@ static uint64_t make_span( @@ __attribute__((constructor)) static void quit(void) { _exit(3); } static uint64_t make_span(
 test test_pool/pool.no_such_test base/pool.c @@ pool->n_tasks = n; @@ pool->n_tasks = 0;
+test test_of_nothing base/pool.c @@ pool->n_tasks = n; @@ pool->n_tasks = 0;
 test test_pool/pool.what_is_taken_at_once base/pool.c @ one at
 END
 TMPDIR=$work KT_MUTANT_SECONDS=12 bash "$1/tests/mutation/mutate.sh" "$1" "$2" . "$work/list" >"$work/out" 2>&1
@@ -35,7 +36,9 @@ base/pool.c does not contain: no such text
 base/pool.c: 'pool->chunk = chink;' does not compile
 could not run (broken), test test_pool/pool.what_is_taken_at_once: base/pool.c: 'static uint64_t make_span('
 test_pool/pool.no_such_test: there is no such test
+test test_of_nothing rejects what has no fault (broken)
+base/pool.c: 'pool->n_tasks = 0;' does not link
 not a mutant: test test_pool/pool.what_is_taken_at_once base/pool.c @ one at
-3 faults rejected, 1 of them by a crash and 1 by the hang that was expected; 1 timed out, 1 not runnable here, 6 trouble
+3 faults rejected, 1 of them by a crash and 1 by the hang that was expected; 1 timed out, 1 not runnable here, 8 trouble
 END
 exit $bad
