@@ -3,6 +3,7 @@
 #include "base/cpu.h"
 
 #include <cpuid.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -306,6 +307,26 @@ void kt_cpu_probe(kt_cpu *out) {
 
 kt_isa kt_isa_available(void) {
     return close_downwards(probe_isa() & ~disabled_by_user());
+}
+
+bool kt_cpu_part_fetches_near(const char *vendor, int family, const char *wanted) {
+    if (wanted && strcmp(wanted, "l1") == 0) return true;
+    if (wanted && strcmp(wanted, "l2") == 0) return false;
+    return strcmp(vendor, "AuthenticAMD") == 0 && family >= 26;
+}
+
+/* Asks for no permission, as kt_cpu_probe does: kernels call it. */
+bool kt_cpu_fetches_near(void) {
+    static atomic_int known; /* 0 = not yet, 1 = no, 2 = yes */
+    int is = atomic_load_explicit(&known, memory_order_relaxed);
+
+    if (!is) {
+        kt_cpu cpu = {0};
+        probe_identity(&cpu);
+        is = 1 + kt_cpu_part_fetches_near(cpu.vendor, cpu.family, getenv("KT_PREFETCH"));
+        atomic_store_explicit(&known, is, memory_order_relaxed);
+    }
+    return is == 2;
 }
 
 kt_isa kt_isa_closure(kt_isa mask) {

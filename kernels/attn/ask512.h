@@ -12,8 +12,8 @@
 
 /* Lines of the block to come, one after the other. The inner loops ask for a constant number of
  * them with every 16 products, without a branch: a loop in there costs a tenth of the time. */
-KT_INLINE void ask_lines(const char *at, const int n) {
-    KT_EACH (i, n) _mm_prefetch(at + 64 * i, _MM_HINT_T1);
+KT_INLINE void ask_lines(const char *at, const int n, const int is_near) {
+    KT_EACH (i, n) kt_fetch_line(at + 64 * i, is_near);
 }
 
 /* Rows of the block to come that lie one behind the other, or NULL: then all are asked for at once.
@@ -22,7 +22,7 @@ KT_INLINE const char *ask_from(const kt_attn_next *next) {
     if (!next->rows || next->ld == next->bytes) return (const char *)next->rows;
     for (int64_t r = 0; r < KT_ATTN_BLOCK; r++)
         for (int64_t x = 0; x < next->bytes; x += 64)
-            _mm_prefetch((const char *)next->rows + r * next->ld + x, _MM_HINT_T1);
+            kt_fetch_line(next->rows + r * next->ld + x, next->is_near);
     return NULL;
 }
 

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/cpu.h"
+
 static const int32_t tile_queries[] = {16, 32, 64};
 const kt_param kt_attn_params[KT_ATTN_N_PARAMS] = {{"queries", tile_queries, 3, 32}};
 
@@ -22,6 +24,7 @@ typedef struct walk {
     uint16_t *wide;       /* [2][wide_items]: a block of 8-bit keys and values as BF16 */
     uint16_t *room;       /* where codes of this block's values are widened to */
     bool is_weighed_wide; /* they are */
+    int is_near;          /* of kt_attn_rows */
     kt_attn_asking ask;   /* queries of the tile after this one, and where this one's sums go */
     int64_t ask_lines;    /* of these, with each block */
 } walk;
@@ -68,7 +71,8 @@ static walk walk_of(const kt_attn_call *c, const kt_attn_inner *inner) {
               .inner = inner,
               .queries = tile_rows_of(p, c->config) * group,
               .d = p->k,
-              .dv = kt_attn_value_size(p)};
+              .dv = kt_attn_value_size(p),
+              .is_near = kt_cpu_fetches_near()};
     kt_attn_part t = {.group = group, .ldq = padded(w.d, inner), .ldo = padded(w.dv, inner)};
     const size_t queries = (size_t)w.queries;
     float *q = c->scratch;
@@ -115,6 +119,7 @@ static kt_attn_rows rows_from(const walk *w, const void *first, int64_t key, int
     const uint8_t *rows = first;
     kt_attn_rows r = {.cache = c->problem->weights, .at = rows + item * place};
 
+    r.is_near = w->is_near;
     r.ld = ld;
     r.d = d;
     r.n = n;
@@ -125,13 +130,18 @@ static kt_attn_rows rows_from(const walk *w, const void *first, int64_t key, int
     next->rows = rows + item * place_of(c, key + KT_ATTN_BLOCK, ld, c->page_stride);
     next->ld = item * ld;
     next->bytes = item * d;
+    next->is_near = w->is_near;
     return r;
 }
 
 static kt_attn_rows widened(const walk *w, const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
     w->inner->widen(codes, out, ldo);
-    return (kt_attn_rows){
-        .cache = KT_W_BF16, .at = (const uint8_t *)out, .ld = ldo, .d = codes->d, .n = codes->n};
+    return (kt_attn_rows){.cache = KT_W_BF16,
+                          .is_near = w->is_near,
+                          .at = (const uint8_t *)out,
+                          .ld = ldo,
+                          .d = codes->d,
+                          .n = codes->n};
 }
 
 /* A block that all its queries see whole has done with its keys when it widens its values: in
@@ -274,8 +284,8 @@ static void block_by_rows(walk *w, int64_t key, int64_t stop) {
     }
 }
 
-static void ask_line(kt_attn_lines *l) {
-    __builtin_prefetch(l->at + l->row * l->ld + l->x, 0, 2);
+static void ask_line(kt_attn_lines *l, int is_near) {
+    kt_fetch_line(l->at + l->row * l->ld + l->x, is_near);
     l->x += 64;
     if (l->x < l->bytes) return;
     l->x = 0;
@@ -287,7 +297,7 @@ void kt_attn_ask(kt_attn_asking *a, int64_t lines) {
 
     a->left -= n;
     for (int i = 0; i < 2; i++)
-        for (; n > 0 && a->of[i].row < a->of[i].rows; n--) ask_line(&a->of[i]);
+        for (; n > 0 && a->of[i].row < a->of[i].rows; n--) ask_line(&a->of[i], a->is_near);
 }
 
 /* One chunk: the blocks of keys [begin, end), as far as the tile's rows see them. */
@@ -364,7 +374,8 @@ static void ask_block(const walk *w, const void *first, int64_t ld, int64_t d, i
     const char *at = (const char *)first + item * place_of(w->call, key, ld, w->call->page_stride);
 
     for (int64_t i = 0; i < n; i++)
-        for (int64_t x = 0; x < item * d; x += 64) __builtin_prefetch(at + i * item * ld + x, 0, 2);
+        for (int64_t x = 0; x < item * d; x += 64)
+            kt_fetch_line(at + i * item * ld + x, w->is_near);
 }
 
 /* Nobody asked for the first block before: with one row, which meets it for some 2 us, waiting for
@@ -395,7 +406,7 @@ static void plan_asking(walk *w, int64_t blocks) {
     const int64_t group = w->all.group, head = c->kv_head * group, next = w->row + w->rows;
     const int64_t left = c->row_end - next, most = w->queries / group;
 
-    w->ask = (kt_attn_asking){0};
+    w->ask = (kt_attn_asking){.is_near = w->is_near};
     w->ask_lines = w->all.ask_eight = 0;
     if (w->rows == 1 || blocks < 1) return;
     if (left > 0)

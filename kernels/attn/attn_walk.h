@@ -17,6 +17,7 @@
 #include <stdbool.h>
 
 #include "kernels/attn/attn_common.h"
+#include "kernels/simd/fetch.h"
 
 #define KT_ATTN_FEW 8                    /* queries that one load of a value serves in registers */
 #define KT_ATTN_LDS (KT_ATTN_BLOCK + 16) /* row of scores: up to 15 past the block may be written */
@@ -24,9 +25,11 @@
 
 /* Rows of a cache, or of a block that was widened: n of them, `ld` elements apart, d elements each.
  * cache: what they hold; KT_W_BF16 also for what a variant's `widen` wrote. ahead: elements from a
- * row to that KT_ATTN_AHEAD rows on, for kt_attn_fetch; 0 = there is none. */
+ * row to that KT_ATTN_AHEAD rows on, for kt_attn_fetch; 0 = there is none. is_near: what is asked
+ * for goes into L1 (kt_cpu_fetches_near). */
 typedef struct kt_attn_rows {
     kt_weight_format cache;
+    int is_near;
     const uint8_t *at;
     int64_t ld, d, n, ahead;
 } kt_attn_rows;
@@ -36,6 +39,7 @@ typedef struct kt_attn_rows {
 typedef struct kt_attn_next {
     const uint8_t *rows;
     int64_t ld, bytes;
+    int is_near;
 } kt_attn_next;
 
 /* Rows of `bytes` bytes, ld bytes apart: the lines from (row, x) on are not asked for yet. */
@@ -50,6 +54,7 @@ typedef struct kt_attn_lines {
 typedef struct kt_attn_asking {
     kt_attn_lines of[2];
     int64_t left;
+    int is_near;
 } kt_attn_asking;
 
 /* Ask for so many lines more, or those that are left. Prefetches wait for each other in bursts: a
@@ -90,16 +95,17 @@ static inline const uint16_t *kt_attn_row(const kt_attn_rows *rows, int64_t j) {
 }
 
 /* Ask for the rows KT_ATTN_AHEAD behind [j, j + n), bfloat16, of their elements [first, end) every
- * step-th; for rows that were just made there are none. Into L2: loads that miss L1 are limited by
- * its few miss buffers to about 12 GB/s on Zen 4 (64 B x 24 per 130 ns), which the hint for L2 is
- * not. Measured there for 32 heads over 4, 2048 keys, cold: 563 us with the L1 hint, 373 us with
- * this. */
+ * step-th; for rows that were just made there are none. Into L2 on most CPUs: what L1 waits for is
+ * limited by its few miss buffers to about 12 GB/s on Zen 4 (64 B x 24 per 130 ns), which the hint
+ * for L2 is not. Measured there for 32 heads over 4, 2048 keys, cold: 563 us with the L1 hint, 373
+ * us with this. Zen 5 is the other way round (NOTES.md). */
 static inline void kt_attn_fetch(const kt_attn_rows *rows, int64_t j, int64_t n, int64_t first,
                                  int64_t end, int64_t step) {
     const uint16_t *at = kt_attn_row(rows, j) + rows->ahead;
 
     for (int64_t i = 0; rows->ahead && i < n; i++)
-        for (int64_t x = first; x < end; x += step) __builtin_prefetch(at + i * rows->ld + x, 0, 2);
+        for (int64_t x = first; x < end; x += step)
+            kt_fetch_line(at + i * rows->ld + x, rows->is_near);
 }
 
 /* What a variant brings. A function copies what it is given: its stores may alias all that it reads

@@ -138,6 +138,7 @@ static const _Alignas(64) uint8_t of_two_keys[64] = {
 KT_INLINE void weigh_codes_tile(const kt_weight_format cache, const kt_attn_part *t, int64_t i,
                                 int64_t x, const int nq) {
     const int64_t n_keys = t->n_keys, ldv = t->v.ld;
+    const int is_near = t->v.is_near;
     const uint8_t *v = t->v.at + x;
     const uint8_t *weights = (const uint8_t *)(t->s + i * KT_ATTN_LDS);
     const __mmask32 m = mask32(t->v.d - x);
@@ -154,8 +155,8 @@ KT_INLINE void weigh_codes_tile(const kt_weight_format cache, const kt_attn_part
             j + 1 < n_keys ? _mm256_maskz_loadu_epi8(m, row + ldv) : _mm256_setzero_si256();
         __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1), pair[2];
         if (x % 64 == 0) {
-            _mm_prefetch((const char *)row + KT_ATTN_AHEAD * ldv, _MM_HINT_T1);
-            _mm_prefetch((const char *)row + (KT_ATTN_AHEAD + 1) * ldv, _MM_HINT_T1);
+            kt_fetch_line(row + KT_ATTN_AHEAD * ldv, is_near);
+            kt_fetch_line(row + (KT_ATTN_AHEAD + 1) * ldv, is_near);
         }
         look_up(cache, _mm512_permutexvar_epi8(order, both), tables, pair);
         KT_EACH (r, nq) {
@@ -191,6 +192,7 @@ KT_INLINE void rows_wide(const kt_weight_format cache, const kt_attn_rows *codes
                          int64_t ldo) {
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
     const int64_t d = codes->d, ld = codes->ld, n = codes->n;
+    const int is_near = codes->is_near;
     __m512i tables[4];
 
     load_tables(cache, tables);
@@ -198,7 +200,7 @@ KT_INLINE void rows_wide(const kt_weight_format cache, const kt_attn_rows *codes
         for (int64_t x = 0; x < d; x += 64) {
             const uint8_t *row = codes->at + j * ld + x;
             __m512i pair[2], y = _mm512_maskz_loadu_epi8(mask64(d - x), row);
-            _mm_prefetch((const char *)row + KT_ATTN_AHEAD * ld, _MM_HINT_T1);
+            kt_fetch_line(row + KT_ATTN_AHEAD * ld, is_near);
             look_up(cache, _mm512_permutexvar_epi64(order, y), tables, pair);
             _mm512_storeu_si512(out + j * ldo + x, pair[0]);
             if (x + 32 < d) _mm512_storeu_si512(out + j * ldo + x + 32, pair[1]);

@@ -83,7 +83,7 @@ static void widen(const kt_attn_rows *codes, uint16_t *out, int64_t ldo) {
         for (int64_t i = 0; i < from.d; i += 16) {
             const uint8_t *at = from.at + j * from.ld + i;
             const __m128i x = load_codes(at, from.d - i);
-            if (i % 64 == 0) __builtin_prefetch(at + KT_ATTN_AHEAD * from.ld, 0, 2);
+            if (i % 64 == 0) kt_fetch_line(at + KT_ATTN_AHEAD * from.ld, from.is_near);
             _mm256_storeu_si256((__m256i *)(void *)(out + j * ldo + i),
                                 from.cache == KT_W_INT8_CHANNEL ? widen_int8(x) : widen_fp8(x));
         }
@@ -159,8 +159,8 @@ static const char *joined_rows(const kt_attn_part *t, const kt_attn_next *next, 
 }
 
 /* Lines [at, at + n) of them, in the order that the core's own prefetchers follow. */
-KT_INLINE void ask(const char *rows, int64_t at, int64_t n) {
-    for (int64_t i = at; i < at + n; i++) __builtin_prefetch(rows + 64 * i, 0, 2);
+KT_INLINE void ask(const char *rows, int64_t at, int64_t n, int is_near) {
+    for (int64_t i = at; i < at + n; i++) kt_fetch_line(rows + 64 * i, is_near);
 }
 
 /* A tile of values: vectors of 8 columns from the first-th on, of the queries from `query` on. A
@@ -201,7 +201,7 @@ KT_INLINE void ask_values(const kt_attn_rows *rows, const value_tile *at, int64_
     else if (at->is_asking)
         ask(at->next,
             at->first / 2 * (KT_ATTN_BLOCK / 2) + at->first % 2 * (KT_ATTN_BLOCK / 4) + j * nv / 4,
-            nv);
+            nv, rows->is_near);
 }
 
 /* nq queries x nv vectors of the tile, nq * nv <= 12; constants at each call: nq, nv, is_odd (the
@@ -262,7 +262,7 @@ KT_INLINE int64_t ask_keys(const kt_attn_part *t, int64_t i, int64_t j, const ch
     if (!next)
         kt_attn_fetch(&t->k, j, nk, i / 4 * 32, t->k.d, fours * 32);
     else if (i % 4 == 0)
-        ask(next, at, lines);
+        ask(next, at, lines, t->next_k.is_near);
     return at + lines;
 }
 

@@ -85,7 +85,7 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, const cha
     KT_EACH (c, nv) begin_sums(t, i, x + 32 * c, sum[c], nq);
     for (int64_t j = 0; j < n_keys; j++) {
         const uint16_t *v = kt_attn_row(&rows, j) + x;
-        ask_lines(ask + j * 64 * lines, lines);
+        ask_lines(ask + j * 64 * lines, lines, rows.is_near);
         KT_EACH (c, nv) {
             const __m512i pairs =
                 is_whole ? _mm512_loadu_si512(v + 32 * c) : _mm512_maskz_loadu_epi16(m, v + 32 * c);

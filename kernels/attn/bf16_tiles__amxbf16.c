@@ -59,6 +59,7 @@ typedef struct coming {
     const char *at, *end, *then, *then_end;
     int64_t for_few;      /* how the block at hand was loaded */
     const float *queries; /* of the walk's tile, the first of those that are turned */
+    int is_near;          /* of kt_attn_rows */
 } coming;
 _Static_assert(sizeof(coming) <= 64, "and room behind turned queries to load a tile from any on");
 
@@ -71,7 +72,12 @@ static coming *coming_of(const kt_attn_part *t) {
 static void begin_asking(const kt_attn_part *t, coming *c) {
     const char *const k = ask_from(&t->next_k), *const v = ask_from(&t->next_v);
 
-    *c = (coming){.at = v, .end = v, .then = v, .then_end = v, .queries = c->queries};
+    *c = (coming){.at = v,
+                  .end = v,
+                  .then = v,
+                  .then_end = v,
+                  .queries = c->queries,
+                  .is_near = t->k.is_near};
     if (v) c->end = c->then_end = v + KEYS * t->next_v.bytes;
     if (!k) return;
     c->at = k;
@@ -86,7 +92,7 @@ KT_INLINE void ask_more(coming *c, const int lines) {
         c->then = c->then_end;
         if (c->at >= c->end) return;
     }
-    ask_lines(c->at, lines);
+    ask_lines(c->at, lines, c->is_near);
     c->at += 64 * lines;
 }
 

@@ -61,6 +61,7 @@ KT_INLINE void weigh_last(const kt_attn_part *t, int64_t j, const int64_t *keys,
 KT_INLINE void weigh_tile(const kt_attn_part *t, const int64_t *keys, int64_t i, int64_t x,
                           const char *ask, const int lines, const int nq) {
     const int64_t n_keys = keys ? keys[i] & -2 : t->n_keys, ldv = t->v.ld;
+    const int is_near = t->v.is_near;
     const uint16_t *v = kt_attn_row(&t->v, 0) + x;
     const uint8_t *weights = (const uint8_t *)(t->s + i * KT_ATTN_LDS);
     const __mmask32 m = mask32(t->v.d - x);
@@ -71,7 +72,7 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, const int64_t *keys, int64_t i,
         const uint16_t *row = v + j * ldv;
         __m512i a = _mm512_maskz_loadu_epi16(m, row), b = _mm512_setzero_si512(), pair[2];
         if (j + 1 < n_keys) b = _mm512_maskz_loadu_epi16(m, row + ldv);
-        ask_lines(ask + j * 32 * lines, lines);
+        ask_lines(ask + j * 32 * lines, lines, is_near);
         pair_values(a, b, pair);
         KT_EACH (r, nq) {
             __m512i p = _mm512_set1_epi32(kt_load_i32(weights + 4 * r * KT_ATTN_LDS));

@@ -9,9 +9,10 @@
  * in a burst is waited for in one (4096 keys, cold: 525 us with all of it among the scores, 418
  * us like this). */
 typedef struct fetch {
-    const uint8_t *from;
+    const uint8_t *from; /* the row that comes next */
     int64_t ld, bytes;
-    int64_t row, end, pace;
+    int64_t left, pace; /* rows; of them with each group */
+    int is_near;
 } fetch;
 
 /* groups: how many there will be. */
@@ -19,14 +20,14 @@ KT_INLINE fetch fetch_from(const kt_attn_next *next, int64_t groups) {
     return (fetch){.from = next->rows,
                    .ld = next->ld,
                    .bytes = next->bytes,
-                   .end = next->rows ? KT_ATTN_BLOCK : 0,
-                   .pace = (KT_ATTN_BLOCK + groups - 1) / groups};
+                   .left = next->rows ? KT_ATTN_BLOCK : 0,
+                   .pace = (KT_ATTN_BLOCK + groups - 1) / groups,
+                   .is_near = next->is_near};
 }
 
 KT_INLINE void fetch_rows(fetch *f) {
-    for (int64_t n = 0; n < f->pace && f->row < f->end; n++, f->row++)
-        for (int64_t x = 0; x < f->bytes; x += 64)
-            __builtin_prefetch(f->from + f->row * f->ld + x, 0, 2);
+    for (int64_t n = 0; n < f->pace && f->left > 0; n++, f->left--, f->from += f->ld)
+        for (int64_t x = 0; x < f->bytes; x += 64) kt_fetch_line(f->from + x, f->is_near);
 }
 
 #endif

@@ -35,6 +35,7 @@ typedef struct kt_key_pairs {
 KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, kt_key_pairs x, const char *ask,
                           const int lines, const int nq, const int nv) {
     const int64_t ldq = t->ldq;
+    const int is_near = t->k.is_near;
     const float *q = t->q + i * ldq;
     const uint8_t *keys = (const uint8_t *)t->keys + x.begin * (int64_t)TURNED_ROW;
     float *s = t->s + i * KT_ATTN_LDS;
@@ -47,7 +48,7 @@ KT_INLINE void score_tile(const kt_attn_part *t, int64_t i, kt_key_pairs x, cons
     }
     for (int64_t p = x.begin; p < x.end; p++, keys += TURNED_ROW) {
         __m512i u[4];
-        ask_lines(ask + (p - x.begin) * 64 * lines, lines);
+        ask_lines(ask + (p - x.begin) * 64 * lines, lines, is_near);
         KT_EACH (c, nv) u[c] = _mm512_load_si512(keys + 64 * c);
         score_pair(q, ldq, p, u, nq, nv, sum);
     }

@@ -38,8 +38,7 @@ static inline void kt_widen512(const kt_attn_rows *codes, uint16_t *out, int64_t
             const __m256i x =
                 _mm256_maskz_loadu_epi8(mask32(from.d - i), from.at + j * from.ld + i);
             if (i % 64 == 0)
-                _mm_prefetch((const char *)from.at + (KT_ATTN_AHEAD + j) * from.ld + i,
-                             _MM_HINT_T1);
+                kt_fetch_line(from.at + (KT_ATTN_AHEAD + j) * from.ld + i, from.is_near);
             _mm512_storeu_si512(out + j * ldo + i, from.cache == KT_W_INT8_CHANNEL
                                                        ? kt_widen_int8(x)
                                                        : kt_widen_fp8(x));

@@ -16,7 +16,9 @@
 
 #include <string.h>
 
+#include "base/cpu.h"
 #include "kernels/indexer/indexer_common.h"
+#include "kernels/simd/fetch.h"
 #include "kernels/simd/unroll.h"
 
 #define KEYS KT_INDEX_BLOCK
@@ -79,11 +81,12 @@ KT_INLINE void score_tile(const float *q, const float *w, const float *turned, i
 typedef struct keys_ahead {
     const uint16_t *key;
     int64_t ld, n; /* how many are left */
+    int is_near;
 } keys_ahead;
 
 static void fetch_keys(keys_ahead *a, int64_t n, int64_t dim) {
     for (; n > 0 && a->n > 0; n--, a->n--, a->key += a->ld)
-        for (int64_t i = 0; i < dim; i += 32) _mm_prefetch((const char *)(a->key + i), _MM_HINT_T1);
+        for (int64_t i = 0; i < dim; i += 32) kt_fetch_line(a->key + i, a->is_near);
 }
 
 static void score_block(const kt_index_call *c, int64_t row, const float *turned, int64_t n,
@@ -142,10 +145,11 @@ static void score_heads(const kt_index_call *c, int64_t row, const float *turned
 
 static void index_dots(const kt_index_call *c) {
     const int64_t apart = c->problem->kv_heads;
+    const int is_near = kt_cpu_fetches_near();
     float *turned = c->scratch;
 
     for (int64_t i = 0, n; i < c->n_keys; i += n) {
-        keys_ahead ahead = {.key = c->keys + (i + KEYS) * c->ldk, .ld = c->ldk};
+        keys_ahead ahead = {.key = c->keys + (i + KEYS) * c->ldk, .ld = c->ldk, .is_near = is_near};
         n = c->n_keys - i < KEYS ? c->n_keys - i : KEYS;
         ahead.n = c->n_keys - i - n < KEYS ? c->n_keys - i - n : KEYS;
         turn_block(c->keys + i * c->ldk, c->ldk, n, c->problem->k, turned);

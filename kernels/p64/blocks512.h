@@ -526,7 +526,7 @@ KT_INLINE_UNROLLED void kt_blocks_micro(const kt_p64_spec s, const kt_blocks_chu
         }
     }
     KT_ROLLED for (int u = 0; u < x->units; u++) {
-        kt_tile_lines next = {0, 0};
+        kt_tile_lines next = {0, 0, 0};
         if (!is_open && rows <= 3 && s.low < 8)
             next = kt_tile_fetch_slowly(ahead, 256u * (unsigned)(s.low + s.high));
         else if (!is_open)

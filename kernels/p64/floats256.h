@@ -88,7 +88,7 @@ KT_INLINE void kt_fetch_acts(const kt_p64_tile *t, int64_t k, int quarter) {
     if (k >= t->k) return;
     for (int r = quarter; r < t->rows; r += 4)
         for (int j = 0; j < KT_BF16_K; j += 32)
-            _mm_prefetch((const char *)t->a[r] + 2 * (k + j), _MM_HINT_T1);
+            kt_fetch_line((const uint8_t *)t->a[r] + 2 * (k + j), t->is_near);
 }
 
 #endif

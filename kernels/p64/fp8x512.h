@@ -383,7 +383,7 @@ KT_INLINE void kt_tile_half(kt_tile *t, const kt_weight_format format, const int
             KT_EACH (c, 2 * cols) sum[r][c] = _mm512_setzero_ps();
         }
         for (int64_t i = b * block; i < end; i += KT_TILE_STEP) {
-            kt_tile_lines next = {0, 0};
+            kt_tile_lines next = {0, 0, 0};
             if (rows <= 3)
                 next = kt_tile_fetch_slowly(t, (uintptr_t)(8 * quad_bytes));
             else

@@ -103,7 +103,7 @@ KT_INLINE void kt_open_rows(kt_micro *x, const int times, const int more,
 KT_INLINE void kt_fetch_next(const kt_p64_tile *t, const uint8_t *chunk, int bytes) {
     if (!t->next) return;
     for (int line = 0; line < bytes; line += 64)
-        _mm_prefetch((const char *)t->next + (chunk - t->panel) + line, _MM_HINT_T1);
+        kt_fetch_line(t->next + (chunk - t->panel) + line, t->is_near);
 }
 
 /* One step of `rows` rows: four inputs at q[r] join sum[r].

@@ -6,8 +6,10 @@
 #ifndef KT_SIMD_P64_GLUE_H
 #define KT_SIMD_P64_GLUE_H
 
+#include "base/cpu.h"
 #include "kernels/formats/acts.h"
 #include "kernels/formats/p64.h"
+#include "kernels/simd/fetch.h"
 #include "kernels/simd/unroll.h"
 
 #define KT_BLOCK_MAX 128
@@ -24,6 +26,7 @@ typedef struct kt_p64_tile {
     int new_rows;                /* a[] differs from the previous tile of this call */
     float *tile;                 /* f32 [rows][64], 64-byte aligned */
     const uint8_t *next;         /* panel that is read next, to be fetched meanwhile, or NULL */
+    int is_near;                 /* what is fetched goes into L1 (kt_cpu_fetches_near) */
     void *context;               /* the variant's own */
 } kt_p64_tile;
 
@@ -97,6 +100,7 @@ KT_INLINE void kt_p64_gemm(const kt_gemm_call *call, kt_tile_fn tile_fn, const k
                      .acts = q->acts,
                      .k = q->k,
                      .tile = walk->tile,
+                     .is_near = kt_cpu_fetches_near(),
                      .context = walk->context};
 
     for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
@@ -129,6 +133,7 @@ KT_INLINE void kt_p64_gate_up_rows(const kt_moe_call *call, kt_tile_fn tile_fn, 
                      .acts = q->acts,
                      .k = q->k,
                      .tile = walk->tile,
+                     .is_near = kt_cpu_fetches_near(),
                      .context = walk->context};
 
     for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {
@@ -156,6 +161,7 @@ KT_INLINE void kt_p64_down_rows(const kt_moe_call *call, kt_tile_fn tile_fn, con
                      .acts = q->acts,
                      .k = q->n,
                      .tile = walk->tile,
+                     .is_near = kt_cpu_fetches_near(),
                      .context = walk->context};
 
     for (int64_t s = 0; s < kt_walk_steps(walk, call->m, panels); s++) {

@@ -22,6 +22,7 @@
 #ifndef KT_KERNELS_P64_OPS512_H
 #define KT_KERNELS_P64_OPS512_H
 
+#include "base/cpu.h"
 #include "kernels/formats/p64.h"
 #include "kernels/simd/encode512.h"
 #include "kernels/simd/exp512.h"
@@ -196,7 +197,13 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
                                   (const uint8_t *)call->weights + first, n_panels, call->next);
     int64_t steps = kt_walk_steps(&w) / (w.n_blocks ? w.n_blocks : 1); /* of a block */
     _Alignas(64) float block[KT_MANY_ROWS * KT_TILE_WIDTH];
-    kt_tile t = {.k = q->k, .c = block, .scratch = call->scratch, .is_alone = w.n_blocks == 1};
+    const int is_near = kt_cpu_fetches_near();
+    kt_tile t = {.k = q->k,
+                 .c = block,
+                 .scratch = call->scratch,
+                 .is_near = is_near,
+                 .is_panel_near = is_near,
+                 .is_alone = w.n_blocks == 1};
     kt_gemm_walk others = w;
 
     w = kt_gemm_first_panel(w);
@@ -319,6 +326,7 @@ static inline void kt_p64_store_h_rows(kt_act_format acts, const float *sums, in
 static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kind *kind,
                                       const kt_act_format acts) {
     const kt_problem *q = call->problem;
+    const int is_near = kt_cpu_fetches_near();
     kt_gemm_walk w = kt_walk_make(kind, call->config, q->k, call->m,
                                   kt_p64_gate_up(q, call->weights, call->panel_begin),
                                   call->panel_end - call->panel_begin, call->next);
@@ -327,6 +335,8 @@ static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kin
                  .c = block,
                  .scratch = call->scratch,
                  .rows_ahead = kt_ahead_nothing(),
+                 .is_near = is_near,
+                 .is_panel_near = is_near,
                  .is_alone = w.n_blocks == 1};
 
     for (int64_t p = call->panel_begin; p < call->panel_end; p++, w.panel += w.panel_bytes) {
@@ -348,6 +358,7 @@ static inline void kt_p64_gate_up_run(const kt_moe_call *call, const kt_tile_kin
 
 static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *kind) {
     const kt_problem *q = call->problem;
+    const int is_near = kt_cpu_fetches_near();
     kt_gemm_walk w = kt_walk_make(kind, call->config, q->n, call->m,
                                   kt_p64_down(q, call->weights, call->panel_begin),
                                   call->panel_end - call->panel_begin, call->next);
@@ -357,7 +368,9 @@ static inline void kt_p64_down_run(const kt_moe_call *call, const kt_tile_kind *
     kt_tile t = {.k = q->n,
                  .c = block,
                  .scratch = call->scratch,
-                 .is_near = w.n_blocks > 1, /* rows of down are short: L1 has room beside them */
+                 .is_near = is_near,
+                 /* rows of down are short: L1 has room beside them */
+                 .is_panel_near = is_near || w.n_blocks > 1,
                  .is_alone = w.n_blocks == 1,
                  .rows_ahead =
                      kt_ahead_once((uintptr_t)call->h + h_bytes, h_bytes,

@@ -34,7 +34,7 @@ KT_INLINE void kt_tile_fmabf16(kt_tile *t, const int rows) {
         KT_EACH (c, 4) sum[r][c] = _mm512_setzero_ps();
     }
     for (int64_t i = 0; i < t->k; i += KT_TILE_STEP) {
-        kt_tile_lines next = {0, 0};
+        kt_tile_lines next = {0, 0, 0};
         if (rows <= 3)
             next = kt_tile_fetch_slowly(t, 128 * KT_TILE_STEP);
         else

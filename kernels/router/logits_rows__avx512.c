@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 
+#include "base/cpu.h"
+#include "kernels/simd/fetch.h"
 #include "kt/variant.h"
 
 enum { SMALL_PAGE = 4096 };
@@ -40,10 +42,10 @@ static inline __attribute__((always_inline)) void one(const kt_router_call *c, i
 }
 
 /* Eight logits of one row. The lines of the eight experts behind them are asked for in ascending
- * order, as far ahead as these are long, into L2: what is read here lies there. `ask` NULL: there
- * are none. The sums are those of one(). */
-static inline __attribute__((always_inline)) void eight(const kt_router_call *c, int64_t row,
-                                                        int64_t e, const char *ask, int is_bf16) {
+ * order, as far ahead as these are long, into L2 where is_near does not say otherwise: what is read
+ * here lies there. `ask` NULL: there are none. The sums are those of one(). */
+static inline __attribute__((always_inline)) void
+eight(const kt_router_call *c, int64_t row, int64_t e, const char *ask, int is_near, int is_bf16) {
     const int64_t k = c->problem->k, whole = k / 32 * 32, item = is_bf16 ? 2 : 4;
     const float *x = c->x + row * c->ldx;
     __m512 s[8];
@@ -51,8 +53,7 @@ static inline __attribute__((always_inline)) void eight(const kt_router_call *c,
     if (!ask) ask = (const char *)c->w + e * k * item;
     for (int j = 0; j < 8; j++) s[j] = _mm512_setzero_ps();
     for (int64_t i = 0; i < whole; i += 32, ask += 8 * 32 * item) {
-        for (int64_t line = 0; line < 8 * 32 * item; line += 64)
-            _mm_prefetch(ask + line, _MM_HINT_T1);
+        for (int64_t line = 0; line < 8 * 32 * item; line += 64) kt_fetch_line(ask + line, is_near);
         for (int u = 0; u < 32; u += 16) {
             const __m512 v = _mm512_loadu_ps(x + i + u);
             for (int j = 0; j < 8; j++)
@@ -75,11 +76,12 @@ static inline __attribute__((always_inline)) void eight(const kt_router_call *c,
 static inline __attribute__((always_inline)) void one_row(const kt_router_call *c, int64_t row,
                                                           int is_bf16) {
     const int64_t item = is_bf16 ? 2 : 4, bytes = c->problem->k * item;
+    const int is_near = kt_cpu_fetches_near();
     int64_t e = c->expert_begin;
 
     for (; bytes > SMALL_PAGE && e + 8 <= c->expert_end; e += 8)
         eight(c, row, e, e + 16 <= c->problem->n ? (const char *)c->w + (e + 8) * bytes : NULL,
-              is_bf16);
+              is_near, is_bf16);
     for (; e < c->expert_end; e++) one(c, row, e, is_bf16);
 }
 

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/simd/fetch.h"
 #include "kernels/simd/unroll.h"
 
 #define KT_TILE_ROWS 6   /* most rows of a tile in registers */
@@ -41,7 +42,8 @@ typedef struct kt_tile {
     const uint8_t *opened;
     kt_tile_ahead ahead;      /* weights */
     kt_tile_ahead rows_ahead; /* activations */
-    int is_near;              /* weights are fetched into L1, by tiles that can */
+    int is_near;              /* all that is fetched goes into L1 (kt_cpu_fetches_near) */
+    int is_panel_near;        /* weights do, by tiles that can */
     int is_alone;             /* the panel is read for no other rows */
 } kt_tile;
 
@@ -57,12 +59,7 @@ KT_INLINE void kt_tile_move(kt_tile_ahead *ahead, const int is_near) {
     line = (ahead->at + KT_TILE_LINE - 1) / KT_TILE_LINE * KT_TILE_LINE;
     at = ahead->at + ahead->pace;
 
-    for (; line < at; line += KT_TILE_LINE) {
-        if (is_near)
-            _mm_prefetch((const char *)line, _MM_HINT_T0);
-        else
-            _mm_prefetch((const char *)line, _MM_HINT_T1);
-    }
+    for (; line < at; line += KT_TILE_LINE) kt_fetch_line((const void *)line, is_near);
     if (__builtin_expect(at >= ahead->end, 0)) {
         at = ahead->then + (at - ahead->end);
         ahead->end = UINTPTR_MAX;
@@ -72,15 +69,14 @@ KT_INLINE void kt_tile_move(kt_tile_ahead *ahead, const int is_near) {
 }
 
 KT_INLINE void kt_tile_fetch(kt_tile *t) {
-    kt_tile_move(&t->ahead, t->is_near);
-    kt_tile_move(&t->rows_ahead, 0);
+    kt_tile_move(&t->ahead, t->is_panel_near);
+    kt_tile_move(&t->rows_ahead, t->is_near);
 }
 
-/* For tiles that open the panel, which they read once, and loops unrolled so far that one more branch makes gcc 12
- * spill (w4groups_a8p_r8 when it was unrolled by blocks: 25 % slower). */
+/* For tiles that open the panel, which they read once. */
 KT_INLINE void kt_tile_fetch_far(kt_tile *t) {
-    kt_tile_move(&t->ahead, 0);
-    kt_tile_move(&t->rows_ahead, 0);
+    kt_tile_move(&t->ahead, t->is_near);
+    kt_tile_move(&t->rows_ahead, t->is_near);
 }
 
 /* What a step fetches, to be asked for with each piece of its work: each prefetch holds a buffer of
@@ -88,6 +84,7 @@ KT_INLINE void kt_tile_fetch_far(kt_tile *t) {
  * does. Granite Rapids, one row of FP8: 1.10 times as fast as 32 lines at once. */
 typedef struct kt_tile_lines {
     uintptr_t at, past; /* both 0: they have been asked for at once */
+    int is_near;
 } kt_tile_lines;
 
 /* A single pass fetches what it reads, `bytes` at least a step; others fetch less, at once. */
@@ -95,17 +92,17 @@ KT_INLINE kt_tile_lines kt_tile_fetch_slowly(kt_tile *t, uintptr_t bytes) {
     kt_tile_ahead *const ahead = &t->ahead;
     const uintptr_t at = ahead->at, past = at + ahead->pace;
 
-    kt_tile_move(&t->rows_ahead, 0);
+    kt_tile_move(&t->rows_ahead, t->is_near);
     if (ahead->pace < bytes || past >= ahead->end) {
-        kt_tile_move(ahead, 0);
-        return (kt_tile_lines){0, 0};
+        kt_tile_move(ahead, t->is_near);
+        return (kt_tile_lines){0, 0, 0};
     }
     ahead->at = past;
-    return (kt_tile_lines){(at + KT_TILE_LINE - 1) / KT_TILE_LINE * KT_TILE_LINE, past};
+    return (kt_tile_lines){(at + KT_TILE_LINE - 1) / KT_TILE_LINE * KT_TILE_LINE, past, t->is_near};
 }
 
 KT_INLINE void kt_tile_fetch_lines(kt_tile_lines *l, const int lines) {
-    KT_EACH (i, lines) _mm_prefetch((const char *)l->at + KT_TILE_LINE * i, _MM_HINT_T1);
+    KT_EACH (i, lines) kt_fetch_line((const uint8_t *)l->at + KT_TILE_LINE * i, l->is_near);
     l->at += (uintptr_t)(KT_TILE_LINE * lines);
 }
 
@@ -133,8 +130,7 @@ KT_INLINE void kt_tile_fetch_part(kt_tile *t, int steps, int parts, uintptr_t pa
  * memory works while the multipliers do. */
 KT_INLINE void kt_tile_fetch_out(const kt_tile *t, int row, int rows) {
     for (int r = row; r < row + rows && t->out[r]; r++)
-        for (int j = 0; j < KT_TILE_WIDTH; j += 16)
-            _mm_prefetch((const char *)(t->out[r] + j), _MM_HINT_T1);
+        for (int j = 0; j < KT_TILE_WIDTH; j += 16) kt_fetch_line(t->out[r] + j, t->is_near);
 }
 
 KT_INLINE int32_t kt_load_i32(const uint8_t *p) {

@@ -71,6 +71,45 @@ Test(cpu, disabling_a_step_disables_what_builds_on_it) {
     cr_assert_eq(kt_isa_available(), KT_ISA_SCALAR);
 }
 
+Test(cpu, lines_are_asked_for_into_l1_where_that_is_faster) {
+    cr_expect(kt_cpu_part_fetches_near("AuthenticAMD", 26, NULL));  /* Zen 5 */
+    cr_expect(!kt_cpu_part_fetches_near("AuthenticAMD", 25, NULL)); /* Zen 4 */
+    cr_expect(!kt_cpu_part_fetches_near("GenuineIntel", 26, NULL));
+    cr_expect(!kt_cpu_part_fetches_near("AuthenticAMD", 26, "l2"));
+    cr_expect(kt_cpu_part_fetches_near("GenuineIntel", 6, "l1"));
+    cr_expect(kt_cpu_part_fetches_near("AuthenticAMD", 26, "nonsense"));
+}
+
+/* Of a process, on the first call: a test is a process of its own. */
+static void expect_near(const char *wanted, bool otherwise) {
+    kt_cpu cpu;
+
+    kt_cpu_probe(&cpu);
+    if (wanted)
+        setenv("KT_PREFETCH", wanted, 1);
+    else
+        unsetenv("KT_PREFETCH");
+    cr_expect_eq(kt_cpu_fetches_near(), kt_cpu_part_fetches_near(cpu.vendor, cpu.family, wanted));
+    setenv("KT_PREFETCH", otherwise ? "l1" : "l2", 1);
+    cr_expect_eq(kt_cpu_fetches_near(), !otherwise, "looked up once");
+}
+
+Test(cpu, this_machine_asks_as_its_part_does) {
+    kt_cpu cpu;
+
+    kt_cpu_probe(&cpu);
+    if (strstr(cpu.brand, "pretended")) return; /* kernels ask as the part below it does */
+    expect_near(NULL, !kt_cpu_part_fetches_near(cpu.vendor, cpu.family, NULL));
+}
+
+Test(cpu, this_machine_asks_into_l1_if_told_so) {
+    expect_near("l1", false);
+}
+
+Test(cpu, this_machine_asks_into_l2_if_told_so) {
+    expect_near("l2", true);
+}
+
 Test(cpu, a_closure_has_what_its_steps_build_on) {
     cr_expect_eq(kt_isa_closure(0), 0);
     cr_expect_eq(kt_isa_closure(KT_ISA_AVX2), KT_ISA_AVX2);
