@@ -46,6 +46,7 @@ static const struct {
     {"graniterapids", "wgrids_a8_", "prefetch", 4096, 0},
     {"graniterapids", "wiq1_a8_", "prefetch", 4096, 0},
     {"zen5", "", "prefetch", 4096, 0},
+    {"zen5", "w4g32_a8_", "prefetch", 6144, 0},
     {"zen5", "wkquants_a8_", "prefetch", 8192, 0},
     {"zen5", "w8c_", "prefetch", 0, 0},
     {"zen5", "w8c_a8_", "rows", 3, 0},

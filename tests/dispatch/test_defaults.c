@@ -339,6 +339,7 @@ Test(defaults, parameters_start_where_their_part_was_measured_to_want_them) {
         {"zen5", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 1, "rows=3,prefetch=0,many=0"},
         {"zen5", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 8, "rows=3,prefetch=0,many=0"},
         {"zen5", KT_W_INT8_CHANNEL, KT_A_INT8_G32, 12, "rows=6,prefetch=0,many=0"},
+        {"zen5", KT_W_INT4_G32, KT_A_INT8_G32, 1, "rows=6,prefetch=6144,many=0"},
         {"zen5", KT_W_Q4_K, KT_A_INT8_G32, 1, "rows=4,prefetch=8192,many=16"},
     };
     char text[96];
