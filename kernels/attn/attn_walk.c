@@ -159,11 +159,27 @@ static void load_codes(walk *w, int64_t key, int64_t n_queries, bool is_whole) {
     w->room = is_whole ? used : w->wide + wide_items(larger(t->ldq, t->ldo));
     w->is_weighed_wide = !inner->weighs_codes || n_queries > KT_ATTN_FEW;
     if (inner->loads_codes) return;
-    t->next_k = t->next_v = (kt_attn_next){0};
+    t->for_scores = t->for_values = (kt_attn_next){0};
     t->k = widened(w, &t->k, w->wide, t->ldq);
     if (!is_shared(c)) return;
     t->v = t->k;
     t->v.d = w->dv;
+}
+
+/* Where what is asked for goes into L1, it is read before other lines take its place. */
+static void ask_in_turn(kt_attn_part *t) {
+    const int64_t item = (int64_t)sizeof(uint16_t);
+
+    t->for_values = t->for_scores;
+    t->for_scores =
+        (kt_attn_next){.rows = t->v.at, .ld = item * t->v.ld, .bytes = item * t->v.d, .is_near = 1};
+}
+
+/* Keys and values of BF16, as many bytes of either, of which L1 (48 KB) holds two blocks of 64 rows
+ * beside the one that was turned round. */
+static bool asks_in_turn(const walk *w) {
+    return w->is_near && w->d == w->dv && w->d <= 128 && !is_shared(w->call) &&
+           w->call->problem->weights == KT_W_BF16;
 }
 
 /* n_keys keys from `key` on, rearranged too where the variant wants that, for n_queries queries
@@ -172,12 +188,13 @@ static void load(walk *w, int64_t key, int64_t n_keys, int64_t n_queries, bool i
     const kt_attn_call *c = w->call;
     kt_attn_part *t = &w->all;
 
-    t->k = rows_from(w, c->k, key, n_keys, c->ldkv, w->d, &t->next_k);
-    t->v = rows_from(w, c->v, key, n_keys, ldv_of(c), w->dv, &t->next_v);
+    t->k = rows_from(w, c->k, key, n_keys, c->ldkv, w->d, &t->for_scores);
+    t->v = rows_from(w, c->v, key, n_keys, ldv_of(c), w->dv, &t->for_values);
     if (is_shared(c)) {
         t->v.ahead = 0;
-        t->next_v = (kt_attn_next){0};
+        t->for_values = (kt_attn_next){0};
     }
+    if (asks_in_turn(w)) ask_in_turn(t);
     if (kt_attn_has_scales(c->problem->weights)) load_codes(w, key, n_queries, is_whole);
     t->n = n_queries;
     if (w->inner->load_keys) w->inner->load_keys(t, w->keys);
@@ -214,7 +231,7 @@ static void weigh_ragged(const kt_attn_inner *inner, const kt_attn_part *t) {
     part.n = t->group;
     part.v.at = (const uint8_t *)kt_attn_row(&t->v, common);
     part.v.ahead = 0;
-    part.next_v = (kt_attn_next){0};
+    part.for_values = (kt_attn_next){0};
     for (int64_t i = 0; i < t->n; i += t->group) {
         part.n_keys = kt_attn_keys(t, i) - common;
         part.s = t->s + i * KT_ATTN_LDS + common;
@@ -384,7 +401,7 @@ static void ask_first(const walk *w, int64_t key, int64_t end) {
     const kt_attn_call *c = w->call;
 
     ask_block(w, c->k, c->ldkv, w->d, key, end);
-    if (!is_shared(c)) ask_block(w, c->v, ldv_of(c), w->dv, key, end);
+    if (!is_shared(c) && !asks_in_turn(w)) ask_block(w, c->v, ldv_of(c), w->dv, key, end);
 }
 
 static kt_attn_lines lines_of(const float *first, int64_t ld, int64_t floats, int64_t rows) {

@@ -34,8 +34,10 @@ typedef struct kt_attn_rows {
     int64_t ld, d, n, ahead;
 } kt_attn_rows;
 
-/* Keys, or values, of the block to come, for prefetches: row r begins r * ld bytes after `rows` and
- * has `bytes`. rows = NULL: nothing to ask for. */
+/* Keys or values that come next, for prefetches: row r begins r * ld bytes after `rows` and has
+ * `bytes`. rows = NULL: nothing to ask for. Scores ask for the next block's keys, weigh for its
+ * values; or scores ask for the values of this block, weigh for the next block's keys, which L1 then
+ * still holds when they are read. */
 typedef struct kt_attn_next {
     const uint8_t *rows;
     int64_t ld, bytes;
@@ -78,7 +80,7 @@ typedef struct kt_attn_part {
     const void *keys; /* the same as load_keys wrote it */
     kt_attn_rows v;   /* codes only where the variant weighs codes and n <= KT_ATTN_FEW */
     const float *k_scale, *v_scale; /* NULL, or factors of scores and of weights, one per key */
-    kt_attn_next next_k, next_v;
+    kt_attn_next for_scores, for_values; /* what scores ask for, and what weigh does */
     kt_attn_asking *ask; /* what the walk asks for; lines of it for each eight queries */
     int64_t ask_eight;
 } kt_attn_part;

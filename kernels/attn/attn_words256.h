@@ -197,7 +197,7 @@ static int64_t parts_of(int64_t n) {
 static void scores(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
     const int64_t lines = padded_to(t->n_keys) / LANES;
-    fetch ask = fetch_from(&t->next_k, parts_of(t->n) * lines * groups_of(t->k.d));
+    fetch ask = fetch_from(&t->for_scores, parts_of(t->n) * lines * groups_of(t->k.d));
     int64_t i = 0;
 
     for (; i + 4 <= t->n; i += 4) score_rows(t, i, &ask, 4);
@@ -270,7 +270,7 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, fetch *as
 
 static void weigh(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
-    fetch ask = fetch_from(&t->next_v, parts_of(t->n) * padded_to(t->v.d) / LANES);
+    fetch ask = fetch_from(&t->for_values, parts_of(t->n) * padded_to(t->v.d) / LANES);
 
     for (int64_t x = 0; x < t->v.d; x += LANES) {
         int64_t i = 0;

@@ -257,21 +257,21 @@ KT_INLINE void weigh_queries(const kt_attn_part *t, int64_t i, int64_t x, int64_
 KT_INLINE int64_t ask_keys(const kt_attn_part *t, int64_t i, int64_t j, const char *next,
                            int64_t at, const int nk) {
     const int64_t fours = (t->n + 3) / 4;
-    const int64_t lines = (t->next_k.bytes * nk + 64 * fours - 1) / (64 * fours);
+    const int64_t lines = (t->for_scores.bytes * nk + 64 * fours - 1) / (64 * fours);
 
     if (!next)
         kt_attn_fetch(&t->k, j, nk, i / 4 * 32, t->k.d, fours * 32);
     else if (i % 4 == 0)
-        ask(next, at, lines, t->next_k.is_near);
+        ask(next, at, lines, t->for_scores.is_near);
     return at + lines;
 }
 
 /* Four queries meet three keys at a time, and two at the end unless that leaves one. */
 KT_INLINE void score_keys(const kt_attn_part *t, int64_t i, const int nq) {
     const int64_t n_keys = t->n_keys, fours = (t->n + 3) / 4;
-    const char *const next = joined_rows(t, &t->next_k, t->k.d);
+    const char *const next = joined_rows(t, &t->for_scores, t->k.d);
     const int nk = SCORES / nq;
-    int64_t j = 0, at = i / 4 * ((t->next_k.bytes * KT_ATTN_BLOCK / 64 + fours - 1) / fours);
+    int64_t j = 0, at = i / 4 * ((t->for_scores.bytes * KT_ATTN_BLOCK / 64 + fours - 1) / fours);
 
     for (; nq == 4 && (n_keys - j == 3 || n_keys - j >= 5); j += 3) {
         at = ask_keys(t, i, j, next, at, 3);
@@ -295,7 +295,7 @@ static void scores(const kt_attn_part *tile) {
 static void weigh(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
     const int64_t d = t->v.d, most = t->n >= 4 ? 48 : 64;
-    const char *const next = joined_rows(t, &t->next_v, d);
+    const char *const next = joined_rows(t, &t->for_values, d);
 
     for (int64_t x = 0, width; x < d; x += width) {
         int64_t i = 0;

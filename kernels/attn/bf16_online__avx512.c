@@ -122,8 +122,8 @@ KT_INLINE void weigh_queries(const kt_attn_part *t, int64_t i, const char *ask, 
 
 static void weigh(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
-    const char *const ask =
-        t->next_v.bytes > t->v.d ? ask_from(&t->next_v) : NULL; /* codes are widened, not read */
+    const char *const ask = t->for_values.bytes > t->v.d ? ask_from(&t->for_values)
+                                                         : NULL; /* codes are widened, not read */
     int64_t i = 0;
 
     for (; i + 8 <= t->n; i += 8) {

@@ -70,7 +70,7 @@ static coming *coming_of(const kt_attn_part *t) {
 
 /* Rows that do not lie one behind the other are asked for at once. */
 static void begin_asking(const kt_attn_part *t, coming *c) {
-    const char *const k = ask_from(&t->next_k), *const v = ask_from(&t->next_v);
+    const char *const k = ask_from(&t->for_scores), *const v = ask_from(&t->for_values);
 
     *c = (coming){.at = v,
                   .end = v,
@@ -78,10 +78,10 @@ static void begin_asking(const kt_attn_part *t, coming *c) {
                   .then_end = v,
                   .queries = c->queries,
                   .is_near = t->k.is_near};
-    if (v) c->end = c->then_end = v + KEYS * t->next_v.bytes;
+    if (v) c->end = c->then_end = v + KEYS * t->for_values.bytes;
     if (!k) return;
     c->at = k;
-    c->end = k + KEYS * t->next_k.bytes;
+    c->end = k + KEYS * t->for_scores.bytes;
     c->then = v;
 }
 

@@ -97,8 +97,8 @@ KT_INLINE void weigh_rows(const kt_attn_part *t, const int64_t *keys, int64_t i,
 /* Slices of long values stay in L1 for all queries. */
 KT_INLINE void weigh_all(const kt_attn_part *t, const int64_t *keys) {
     const int64_t d = t->v.d;
-    const char *const all =
-        t->next_v.bytes > d ? ask_from(&t->next_v) : NULL; /* codes are widened, not read here */
+    const char *const all = t->for_values.bytes > d ? ask_from(&t->for_values)
+                                                    : NULL; /* codes are widened, not read here */
 
     for (int64_t x = 0; x < d; x += SLICE) {
         const int64_t end = x + SLICE < d ? x + SLICE : d;

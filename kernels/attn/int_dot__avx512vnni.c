@@ -158,7 +158,7 @@ KT_INLINE void score_rows(const kt_attn_part *t, int64_t i, fetch *ask, const in
 static void scores(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
     const int64_t tiles = (t->n / 4 + t->n % 4) * 2, groups = (t->k.d + GROUP - 1) / GROUP;
-    fetch ask = fetch_from(&t->next_k, tiles * groups);
+    fetch ask = fetch_from(&t->for_scores, tiles * groups);
     int64_t i = 0;
 
     for (; i + 4 <= t->n; i += 4) score_rows(t, i, &ask, 4);
@@ -296,7 +296,7 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, int64_t i, int64_t x, fetch *as
 static void weigh(const kt_attn_part *tile) {
     const kt_attn_part copy = *tile, *const t = &copy;
     const int64_t width = padded_to(t->v.d), tiles = (t->n / 4 + t->n % 4) * width / 32;
-    fetch ask = fetch_from(&t->next_v, tiles * 2);
+    fetch ask = fetch_from(&t->for_values, tiles * 2);
 
     for (int64_t x = 0; x < width; x += 32) {
         int64_t i = 0;

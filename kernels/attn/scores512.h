@@ -103,8 +103,8 @@ static void score_pairs(const kt_attn_part *tile, kt_key_pairs x, const char *as
  * through memory between two slices as it is. */
 static void scores(const kt_attn_part *t) {
     const int64_t d = t->k.d, end = (d + 1) / 2;
-    const char *ask = ask_from(&t->next_k);
-    const int is_wide = t->next_k.bytes > d; /* BF16, not codes */
+    const char *ask = ask_from(&t->for_scores);
+    const int is_wide = t->for_scores.bytes > d; /* BF16, not codes */
     const int64_t slice = d > SLICE_FROM && t->n > 4 ? SLICE / 2 : end;
 
     for (kt_key_pairs x = {0, slice}; x.begin < end; x.begin = x.end, x.end += slice) {
