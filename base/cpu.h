@@ -44,10 +44,10 @@ void kt_cpu_probe(kt_cpu *out);
 /* The usable mask, probed on each call (a few microseconds; keep it). */
 kt_isa kt_isa_available(void);
 
-/* Do kernels ask for lines that they read next into L1 (PREFETCHT0), not into L2 (PREFETCHT1)? Zen 5
- * does: there prefetches into L2 fall to a half or a third of memory's rate, for minutes at a time,
- * as those into L1 do on Zen 4 (kernels/attn/NOTES.md). KT_PREFETCH=l1 or =l2 decides instead.
- * Results are the same bits. Looked up once; thread-safe. */
+/* Do kernels ask for lines that they read next into L1 (PREFETCHT0), not into L2 (PREFETCHT1)? On
+ * Zen 5: there prefetches into L2 fall to a half or a third of memory's rate, for minutes at a
+ * time, as those into L1 do on Zen 4 (kernels/attn/NOTES.md). KT_PREFETCH=l1 or =l2 decides
+ * instead. Results are the same bits. Looked up once; thread-safe. */
 bool kt_cpu_fetches_near(void);
 
 /* The same of a part, and of what KT_PREFETCH has (NULL = nothing). */

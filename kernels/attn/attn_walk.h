@@ -36,8 +36,8 @@ typedef struct kt_attn_rows {
 
 /* Keys or values that come next, for prefetches: row r begins r * ld bytes after `rows` and has
  * `bytes`. rows = NULL: nothing to ask for. Scores ask for the next block's keys, weigh for its
- * values; or scores ask for the values of this block, weigh for the next block's keys, which L1 then
- * still holds when they are read. */
+ * values; or scores ask for the values of this block, weigh for the next block's keys, which L1
+ * then still holds when they are read. */
 typedef struct kt_attn_next {
     const uint8_t *rows;
     int64_t ld, bytes;

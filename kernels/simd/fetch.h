@@ -6,9 +6,9 @@
 
 #include "kernels/simd/inline.h"
 
-/* The line at `at`, into L1 or into L2. is_near: what kt_cpu_fetches_near says (base/cpu.h), which a kernel asks once a
- * call. A branch on it in a loop of products costs nothing that was found, among sixteen prefetches a fifth of the time
- * (router). */
+/* The line at `at`, into L1 or into L2. is_near: what kt_cpu_fetches_near says (base/cpu.h), which
+ * a kernel asks once a call. A branch on it in a loop of products costs nothing that was found,
+ * among sixteen prefetches a fifth of the time (router). */
 KT_INLINE void kt_fetch_line(const void *at, const int is_near) {
     if (is_near)
         _mm_prefetch((const char *)at, _MM_HINT_T0);

@@ -8,10 +8,12 @@
  * (KT_DISABLE_ISA); else return. Reasons of skipped tests are compared with tests/lint/skips.txt. */
 void kt_skip_without_isa(kt_isa isa, const char *what);
 
-/* The same, but tiles that are absent are emulated (amx_emulator.h) where AVX-512, which nobody emulates, is not. */
+/* The same, but absent tiles are emulated (amx_emulator.h) where AVX-512, which nobody emulates, is
+ * present. */
 void kt_skip_without_isa_or_tiles(kt_isa isa, const char *what);
 
-/* kt_skip_without_isa for a variant, and when its library cannot be used: "NAME: what usable() said". */
+/* kt_skip_without_isa for a variant, and when its library cannot be used: "NAME: what usable()
+ * said". */
 void kt_skip_without(const kt_variant *v);
 
 #endif
