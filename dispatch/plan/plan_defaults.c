@@ -18,8 +18,9 @@
  * 229 and 215, IQ1_S 112 and 99; Q2_K loses (123 and 128), and IQ2_XXS (118 and 123).
  *
  * Two cores of Zen 5, time of one row an expert without by time with 4096 bytes (8192 for
- * K-quants): INT4 1.04, FP8 1.08 to 1.10, Q4_0 1.11, MXFP4 1.15, Q5_0 1.19, Q2_K 1.26, Q4_K 1.13,
- * Q6_K 1.03, IQ2_XXS 1.62, IQ3_S 1.34, IQ1_S 2.04; INT8 by channel 0.97 and BF16 0.93 go without.
+ * K-quants, 6144 for INT4): into L1, as it asks, INT4 1.02, FP8 1.12, Q4_0 1.06, MXFP4 1.15, Q8_0
+ * 1.12, Q4_K 1.18, Q6_K 1.06; into L2 Q5_0 1.19, Q2_K 1.26, IQ2_XXS 1.62, IQ3_S 1.34, IQ1_S 2.04.
+ * INT8 by channel (1.00) and BF16 (0.93) go without.
  * Of one core, and the other formats: kernels/p64/NOTES.md.
  *
  * many, rows: one core of Ice Lake, kernels/p64/NOTES.md. rows of w8c_a8 on Zen 5, one core and

@@ -11,7 +11,8 @@
 #include "kernels/attn/attn512.h"
 
 /* Lines of the block to come, one after the other. The inner loops ask for a constant number of
- * them with every 16 products, without a branch: a loop in there costs a tenth of the time. */
+ * them with every 16 products, without a branch but the one on is_near: a loop in there costs a
+ * tenth of the time. */
 KT_INLINE void ask_lines(const char *at, const int n, const int is_near) {
     KT_EACH (i, n) kt_fetch_line(at + 64 * i, is_near);
 }

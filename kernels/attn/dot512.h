@@ -83,7 +83,7 @@ KT_INLINE void weigh_tile(const kt_attn_part *t, const int64_t *keys, int64_t i,
     end_sums(t, i, x, sum, nq);
 }
 
-/* Columns [x, end). A tile of 32 columns asks for as many of the values to come. */
+/* Columns [x, end). A tile of 32 columns asks for its share of for_values. */
 KT_INLINE void weigh_rows(const kt_attn_part *t, const int64_t *keys, int64_t i, int64_t x,
                           int64_t end, const char *ask, const int nq) {
     for (; x < end; x += 32) {

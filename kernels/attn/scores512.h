@@ -69,8 +69,8 @@ KT_INLINE void score_rows(const kt_attn_part *t, int64_t i, kt_key_pairs x, cons
         score_tile(t, i, x, ask, 0, nq, 1);
 }
 
-/* The first two tiles ask for the block of keys after this one, half of it each; the first one for
- * all when it is alone. Of codes there are half as many lines. */
+/* The first two tiles ask for the rows of for_scores, half of them each; the first one for all
+ * when it is alone. Of codes there are half as many lines. */
 static void score_pairs(const kt_attn_part *tile, kt_key_pairs x, const char *ask, int is_wide) {
     const kt_attn_part copy = *tile, *const t = &copy;
     const int64_t half = (x.end - x.begin) * (is_wide ? 128 : 64);
