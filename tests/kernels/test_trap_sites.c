@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
 #include <ucontext.h>
@@ -21,16 +22,18 @@ typedef struct picture {
 } picture;
 
 /* cross: all from `in`, TILEZERO tmm1, all to `out`. zero_often: 64 of them, each replaced by
- * itself. load_at_rsp: tile 0 from where RSP points meanwhile; the stack goes on below. */
+ * itself. subtract_often: 512 times halves[0] -= halves[1], likewise. load_at_rsp: tile 0 from where
+ * RSP points meanwhile; the stack goes on below. */
 void kt_test_cross(const picture *in, picture *out);
 void kt_test_zero_often(void);
+void kt_test_subtract_often(uint16_t halves[2][32]);
 void kt_test_load_at_rsp(const void *tile);
 
 #define VECTORS \
     "0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n"
 #define TILEZERO_1 ".byte 0xc4, 0xe2, 0x7b, 0x49, 0xc8\n"
 __asm__(".pushsection .text\n"
-        ".globl kt_test_cross, kt_test_zero_often, kt_test_load_at_rsp\n"
+        ".globl kt_test_cross, kt_test_zero_often, kt_test_subtract_often, kt_test_load_at_rsp\n"
         "kt_test_cross:\n"
         "push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n push %rsi\n"
         "mov %rdi, %rax\n"
@@ -57,6 +60,10 @@ __asm__(".pushsection .text\n"
         "kt_test_zero_often:\n"
         ".rept 64\n" TILEZERO_1 "nop\n .endr\n" /* a trap each */
         "ret\n"
+        "kt_test_subtract_often:\n"
+        "vmovdqu64 (%rdi), %zmm0\n vmovdqu64 64(%rdi), %zmm1\n"
+        ".rept 512\n .byte 0x62, 0xf5, 0x7c, 0x48, 0x5c, 0xc1\n nop\n .endr\n" /* VSUBPH */
+        "vmovdqu64 %zmm0, (%rdi)\n vzeroupper\n ret\n"
         "kt_test_load_at_rsp:\n"
         "mov %rsp, %rdx\n mov %rdi, %rsp\n mov $64, %eax\n"
         ".byte 0xc4, 0xe2, 0x7b, 0x4b, 0x04, 0x04\n" /* TILELOADD tmm0, [rsp + rax] */
@@ -154,6 +161,49 @@ Test(trap_sites, threads_meet_instructions_while_they_are_replaced) {
                      (size_t)(uintptr_t)executed);
     }
     pthread_barrier_destroy(&together);
+}
+
+/* halves[0] is 512 times 1 less than 0 unless one subtraction is lost or goes elsewhere. */
+static int wrong_halves(void) {
+    uint16_t halves[2][32];
+    int wrong = 0;
+
+    for (int i = 0; i < 32; i++) halves[0][i] = 0, halves[1][i] = 0x3c00; /* 1 */
+    kt_test_subtract_often(halves);
+    for (int i = 0; i < 32; i++) wrong += halves[0][i] != 0xe000; /* -512 */
+    return wrong;
+}
+
+static sem_t may_go, has_gone;
+
+static void *subtract(void *wrong) {
+    sem_wait(&may_go);
+    *(int *)wrong = wrong_halves();
+    sem_post(&has_gone);
+    return NULL;
+}
+
+/* It does, and replaces, all of them. */
+static void let_the_other_go_first(void) {
+    kt_amx_pause(NULL);
+    sem_post(&may_go);
+    sem_wait(&has_gone);
+}
+
+Test(trap_sites, halves_are_done_as_they_were_met) {
+    int wrong = -1;
+    pthread_t other;
+
+    start();
+    kt_skip_without_isa(KT_ISA_AVX512, "halves");
+    sem_init(&may_go, 0, 0);
+    sem_init(&has_gone, 0, 0);
+    cr_assert_eq(pthread_create(&other, NULL, subtract, &wrong), 0);
+    kt_amx_pause(let_the_other_go_first);
+    cr_expect_eq(wrong_halves(), 0, "numbers of the thread that met them first");
+    sem_post(&may_go); /* where nothing traps */
+    pthread_join(other, NULL);
+    cr_expect_eq(wrong, 0, "%d numbers of the thread that replaced them", wrong);
 }
 
 /* The signal of a thread may come after another one replaced the instruction; what is there then is

@@ -22,6 +22,7 @@ static _Thread_local uint64_t executed;
 static _Thread_local sigjmp_buf *attempt; /* set inside kt_amx_try */
 static _Thread_local kt_amx_fault attempt_fault;
 static bool installed, native;
+static void (*pause_before)(void);
 
 /* --- decoding ------------------------------------------------------------------------------ */
 
@@ -191,15 +192,16 @@ static uint8_t *vectors_of(const ucontext_t *u) {
 
 typedef enum met { IS_OTHER, IS_REPLACED, IS_HALVES, IS_TILES } met;
 
-/* What stands at `at`, while no other thread replaces it. */
-static met look(const uint8_t *at, const greg_t *gregs, decoded *d) {
+/* What stands at `at`, while no other thread replaces it: halves as a copy, since one may before
+ * they are done. */
+static met look(const uint8_t *at, const greg_t *gregs, decoded *d, uint8_t halves[KT_HALF_BYTES]) {
     met what = IS_OTHER;
 
     kt_trap_lock();
     if (kt_trap_is_replaced(at))
         what = IS_REPLACED;
     else if (kt_half_is(at))
-        what = IS_HALVES;
+        what = IS_HALVES, memcpy(halves, at, KT_HALF_BYTES);
     else if (!native && decode(at, (uintptr_t)at, gregs, d))
         what = IS_TILES;
     kt_trap_unlock();
@@ -210,14 +212,16 @@ static met look(const uint8_t *at, const greg_t *gregs, decoded *d) {
  * most of them. Returns how many; one that faults is left where it is. */
 static int run_on(ucontext_t *u, kt_amx_fault *fault) {
     greg_t *gregs = u->uc_mcontext.gregs;
+    uint8_t halves[KT_HALF_BYTES];
     decoded d;
 
     for (int n = 0;; n++) {
         const uint8_t *at = (const uint8_t *)(uintptr_t)gregs[REG_RIP];
-        const met what = look(at, gregs, &d);
+        const met what = look(at, gregs, &d, halves);
+        if (pause_before) pause_before();
         if (what == IS_REPLACED) return n + 1; /* by another thread, or by a turn before */
         if (what == IS_HALVES && vectors_of(u))
-            kt_half_do(at, vectors_of(u)), d.bytes = KT_HALF_BYTES;
+            kt_half_do(halves, vectors_of(u)), d.bytes = KT_HALF_BYTES;
         else if (what == IS_TILES && execute(&d, fault) == KT_AMX_FINE)
             executed++;
         else
@@ -317,6 +321,10 @@ kt_amx_fault kt_amx_configure(const void *shapes) {
     kt_amx_fault fault = {KT_AMX_FINE, ""};
     kt_amx_load_config(&tiles, shapes, &fault);
     return fault;
+}
+
+void kt_amx_pause(void (*pause)(void)) {
+    pause_before = pause;
 }
 
 bool kt_amx_is_native(void) {

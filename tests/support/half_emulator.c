@@ -5,6 +5,7 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -20,14 +21,17 @@ typedef struct places {
 
 static places find_places(void) {
     static places found;
+    static atomic_bool is_known;
+    places p;
     unsigned a, c, d;
 
-    if (!found.ymm_high) {
-        __get_cpuid_count(13, 6, &a, &found.zmm_high, &c, &d);
-        __get_cpuid_count(13, 7, &a, &found.zmm_upper, &c, &d);
-        __get_cpuid_count(13, 2, &a, &found.ymm_high, &c, &d);
-    }
-    return found;
+    if (atomic_load_explicit(&is_known, memory_order_acquire)) return found;
+    __get_cpuid_count(13, 2, &a, &p.ymm_high, &c, &d);
+    __get_cpuid_count(13, 6, &a, &p.zmm_high, &c, &d);
+    __get_cpuid_count(13, 7, &a, &p.zmm_upper, &c, &d);
+    found = p;
+    atomic_store_explicit(&is_known, true, memory_order_release);
+    return p;
 }
 
 /* Make components 1, 2, 5, 6 and 7 present: what is in its initial state is not written by the CPU.
