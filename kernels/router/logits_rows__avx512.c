@@ -5,6 +5,7 @@
 
 #include "base/cpu.h"
 #include "kernels/simd/fetch.h"
+#include "kernels/simd/unroll.h"
 #include "kt/variant.h"
 
 enum { SMALL_PAGE = 4096 };
@@ -95,14 +96,18 @@ static inline __attribute__((always_inline)) void one_row(const kt_router_call *
 /* Six rows by four experts are 24 accumulators: a weight is widened once for six products. Inputs
  * go in chunks, copied side by side: rows that lie a multiple of 4 KiB apart would have the same
  * sets of L1. Between chunks accumulators are kept in memory, so that each still walks k in order.
- * The experts of a group stay in L2 while all rows pass. */
-enum { CHUNK = 512, ROWS = 6, EXPERTS = 4, GROUP = 64, GROUP_BYTES = 768 * 1024 };
+ * The experts of a group stay in L2 while all rows pass, and groups are even, since inputs are copied
+ * for each. Chunks are longer where rows are few, so that most weights come from afar, and on Zen 5
+ * (kernels/router/NOTES.md). */
+enum { CHUNK = 512, LONG_CHUNK = 1024, ROWS = 6, FEW_ROWS = 24, EXPERTS = 4 };
+enum { GROUP = 64, GROUP_BYTES = 768 * 1024, NEAR = 256 };
 
 typedef struct many_rows {
     const kt_router_call *call;
-    int64_t row;
-    _Alignas(64) float x[CHUNK * ROWS]; /* [16 inputs][row][16] */
-    __m512 kept[GROUP][ROWS];           /* by expert of the group */
+    int64_t row, chunk;
+    bool is_first; /* tile of this group of experts, whose weights come from afar */
+    _Alignas(64) float x[LONG_CHUNK * ROWS]; /* [16 inputs][row][16] */
+    __m512 kept[GROUP][ROWS];                /* by expert of the group */
 } many_rows;
 
 /* The sums of four accumulators' lanes, in the order of _mm512_reduce_add_ps. */
@@ -132,44 +137,65 @@ static inline __attribute__((always_inline)) void copy_inputs(many_rows *t, int6
         }
 }
 
-/* Products with 16 inputs of weights from `at` on; `ask`, where the next experts' lie, is asked for. */
+/* Products with 16 inputs of weights from `at` on; those at `ask` and inputs at ask_x are asked for,
+ * the latter into L2 where L1 is full of F32 weights. */
 static inline __attribute__((always_inline)) void step(const kt_router_call *c, const float *x,
-                                                       int64_t at, int64_t ask, int rest, int rows,
-                                                       int experts, int is_bf16,
+                                                       const float *ask_x, int64_t at, int64_t ask,
+                                                       int rest, int rows, int experts, int is_bf16,
                                                        __m512 s[EXPERTS][ROWS]) {
     const int64_t k = c->problem->k, item = is_bf16 ? 2 : 4;
     __m512 w[EXPERTS];
 
-    for (int j = 0; j < experts; j++) {
+    kt_fetch_line(ask_x, is_bf16);
+    KT_EACH (j, experts) {
         w[j] = rest ? load_rest(c->w, at + j * k, (__mmask16)((1u << rest) - 1u), is_bf16)
                     : load_weights(c->w, at + j * k, is_bf16);
         _mm_prefetch((const char *)c->w + (ask + j * k) * item, _MM_HINT_T0);
     }
-    for (int r = 0; r < rows; r++)
-        for (int j = 0; j < experts; j++)
-            s[j][r] = _mm512_fmadd_ps(_mm512_load_ps(x + 16 * r), w[j], s[j][r]);
+    KT_EACH (r, rows)
+        KT_EACH (j, experts) s[j][r] = _mm512_fmadd_ps(_mm512_load_ps(x + 16 * r), w[j], s[j][r]);
 }
 
-/* Inputs [from, to) of `experts` experts from e on, which are kept at `slot`. */
+/* The inputs of row j that are copied next, behind `to` or of the tile behind this one: as many lines
+ * as a part has steps, so that the first parts of a group ask for a row each. Copying what lies in
+ * L3 took a third of the time. Where there are none, what is at hand. */
+static inline const float *inputs_to_ask(const many_rows *t, int64_t j, int64_t to, int rows) {
+    const kt_router_call *c = t->call;
+    const bool is_last = to == c->problem->k;
+    const int64_t row = t->row + j + (is_last ? rows : 0);
+
+    if (j >= rows || row >= c->row_end) return t->x;
+    return c->x + row * c->ldx + (is_last ? 0 : to);
+}
+
+/* Inputs [from, to) of `experts` experts from e on, which are kept at `slot`. Weights that come from
+ * far are asked for as long ahead as these are; those of L2 nearer, since the rows of eight experts
+ * may have the same sets of L1. */
 static inline __attribute__((always_inline)) void part(many_rows *t, int64_t e, int64_t slot,
                                                        int64_t from, int64_t to, int rows,
                                                        int experts, int is_bf16) {
     const kt_router_call *c = t->call;
-    const int64_t k = c->problem->k, whole = to / 16 * 16;
-    const int64_t next = e + 2 * experts <= c->problem->n ? experts * k : 0;
-    const float *x = t->x;
+    const int64_t k = c->problem->k, whole = to / 16 * 16, length = whole - from;
+    const int64_t ahead = t->is_first || length < NEAR ? length : NEAR;
+    const int64_t next = (e + 2 * experts <= c->problem->n ? experts * k : 0) - length;
+    const float *x = t->x, *ask_x = inputs_to_ask(t, slot / EXPERTS, to, rows);
     __m512 s[EXPERTS][ROWS];
 
-    for (int j = 0; j < experts; j++)
-        for (int r = 0; r < rows; r++) s[j][r] = from ? t->kept[slot + j][r] : _mm512_setzero_ps();
-    for (int64_t i = from; i < whole; i += 16, x += 16 * rows)
-        step(c, x, e * k + i, e * k + i + next, 0, rows, experts, is_bf16, s);
+    KT_EACH (j, experts)
+        KT_EACH (r, rows) s[j][r] = from ? t->kept[slot + j][r] : _mm512_setzero_ps();
+    for (int64_t i = from; i < whole; i += 16, x += 16 * rows, ask_x += 16) {
+        const int64_t ask = e * k + i + ahead + (i + ahead < whole ? 0 : next);
+        step(c, x, ask_x, e * k + i, ask, 0, rows, experts, is_bf16, s);
+    }
     if (to > whole)
-        step(c, x, e * k + whole, e * k + whole, (int)(to - whole), rows, experts, is_bf16, s);
-    for (int r = 0; r < rows; r++) {
+        step(c, x, x, e * k + whole, e * k + whole, (int)(to - whole), rows, experts, is_bf16, s);
+    if (to < k) {
+        KT_EACH (j, experts)
+            KT_EACH (r, rows) t->kept[slot + j][r] = s[j][r];
+        return;
+    }
+    KT_EACH (r, rows) {
         float *out = c->logits + (t->row + r) * c->ldl + e;
-        for (int j = 0; j < experts && to < k; j++) t->kept[slot + j][r] = s[j][r];
-        if (to < k) continue;
         if (experts == EXPERTS)
             _mm_storeu_ps(out, sums_of(s[0][r], s[1][r], s[2][r], s[3][r]));
         else
@@ -181,8 +207,8 @@ static inline __attribute__((always_inline)) void tile(many_rows *t, int64_t beg
                                                        int rows, int is_bf16) {
     const int64_t k = t->call->problem->k;
 
-    for (int64_t from = 0; from < k; from += CHUNK) {
-        const int64_t to = from + CHUNK < k ? from + CHUNK : k;
+    for (int64_t from = 0; from < k; from += t->chunk) {
+        const int64_t to = from + t->chunk < k ? from + t->chunk : k;
         int64_t e = begin;
         copy_inputs(t, from, to, rows);
         for (; e + EXPERTS <= end; e += EXPERTS)
@@ -201,16 +227,22 @@ static inline int tile_rows(int64_t left) {
 
 static inline __attribute__((always_inline)) void walk(const kt_router_call *c, int is_bf16) {
     const int64_t fitting = GROUP_BYTES / (c->problem->k * (is_bf16 ? 2 : 4)) / EXPERTS * EXPERTS;
-    const int64_t group = fitting > GROUP ? GROUP : fitting < EXPERTS ? EXPERTS : fitting;
+    const bool is_long = c->row_end - c->row_begin <= FEW_ROWS || kt_cpu_fetches_near();
+    const int64_t most = fitting > GROUP ? GROUP : fitting < EXPERTS ? EXPERTS : fitting;
+    const int64_t n = c->expert_end - c->expert_begin, groups = (n + most - 1) / most;
+    const int64_t group =
+        groups ? ((n + groups - 1) / groups + EXPERTS - 1) / EXPERTS * EXPERTS : most;
     int64_t row = c->row_begin;
     many_rows t;
 
     t.call = c;
+    t.chunk = is_bf16 && is_long ? LONG_CHUNK : CHUNK;
     for (int64_t e = c->expert_begin; e < c->expert_end; e += group) {
         const int64_t end = e + group < c->expert_end ? e + group : c->expert_end;
         int rows;
         for (row = c->row_begin; (rows = tile_rows(c->row_end - row)) > 0; row += rows) {
             t.row = row;
+            t.is_first = row == c->row_begin;
             if (rows == ROWS)
                 tile(&t, e, end, ROWS, is_bf16);
             else
