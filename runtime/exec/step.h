@@ -32,7 +32,7 @@ typedef enum kt_step_kind {
     KT_STEP_INDEX, /* scores of the indexer, and which keys they pick */
     KT_STEP_ATTN,
     KT_STEP_O,      /* matrices whose product goes to the residual */
-    KT_STEP_ROUTER, /* for many rows with the norm before and the choice after */
+    KT_STEP_ROUTER, /* the choice from its logits is row work */
     KT_STEP_FFN,
     KT_STEP_HEAD,
     KT_STEP_KINDS
@@ -109,10 +109,11 @@ typedef struct kt_step_work {
 typedef struct kt_step_op {
     kt_step *step;
     kt_step_kind kind;
-    kt_exec_node *node;  /* whose phase this is; of row work one that counts, or NULL */
+    kt_exec_node *node;  /* whose phase this is; of row work NULL */
     kt_step_work *works; /* before the tasks by one thread; or, when is_rows, what the tasks do */
     int n_works;
     int is_rows, is_first, is_last; /* of the node's phases */
+    int64_t rows_per_task;          /* when is_rows, of this step */
     kt_phase inner;
 } kt_step_op;
 

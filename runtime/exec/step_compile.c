@@ -8,7 +8,8 @@
 #include "runtime/exec/place.h"
 #include "runtime/exec/step.h"
 
-#define ROWS_PER_TASK 8 /* of row work in the program for many rows */
+/* Of row work in the program for many rows: as many tasks a thread, with so many rows at most. */
+enum { TASKS_PER_THREAD = 2, MOST_ROWS_PER_TASK = 8 };
 
 /* ---- running a phase ---- */
 
@@ -16,11 +17,18 @@ static void run_works(const kt_step_op *op, int64_t begin, int64_t end) {
     for (int i = 0; i < op->n_works; i++) op->works[i].run(op->step, op->works[i].node, begin, end);
 }
 
+static int64_t cut_rows(kt_step_op *op, int n_threads) {
+    const int64_t rows = op->step->rows, share = rows / (TASKS_PER_THREAD * (int64_t)n_threads);
+
+    op->rows_per_task = share < 1 ? 1 : share < MOST_ROWS_PER_TASK ? share : MOST_ROWS_PER_TASK;
+    return (rows + op->rows_per_task - 1) / op->rows_per_task;
+}
+
 /* Serial row work and the number of tasks. */
 static int64_t start(kt_step_op *op, int n_threads) {
     kt_step *s = op->step;
 
-    if (op->is_rows) return (s->rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
+    if (op->is_rows) return cut_rows(op, n_threads);
     run_works(op, 0, s->rows);
     if (op->is_first && op->node->op->bind) op->node->op->bind(op->node);
     return op->inner.prepare ? op->inner.prepare(op->inner.arg, n_threads) : op->inner.n_tasks;
@@ -62,11 +70,11 @@ static int64_t prepare(void *arg, int n_threads) {
 
 static void run(void *arg, int64_t begin, int64_t end, int tid) {
     kt_step_op *op = arg;
-    int64_t last = end * ROWS_PER_TASK, rows = op->step->rows;
+    int64_t last = end * op->rows_per_task, rows = op->step->rows;
     int64_t since = op->step->is_profiled ? kt_clock_ns() : 0;
 
     if (op->is_rows)
-        run_works(op, begin * ROWS_PER_TASK, last < rows ? last : rows);
+        run_works(op, begin * op->rows_per_task, last < rows ? last : rows);
     else
         op->inner.run(op->inner.arg, begin, end, tid);
     if (op->step->is_profiled) op->step->busy[tid].ns += kt_clock_ns() - since;
@@ -107,18 +115,12 @@ static void take_pending(writer *w, kt_step_op *op) {
     w->first_pending = w->n_works;
 }
 
-/* Pending row work as a phase. A router among it is what its time and work are told by. */
+/* Pending row work as a phase. */
 static void flush_rows(writer *w) {
     kt_step_op *op;
-    kt_exec_node *router = NULL;
 
     if (w->first_pending == w->n_works) return;
-    for (int i = w->first_pending; i < w->n_works; i++) {
-        const kt_exec_node *n = w->works[i].node;
-        if (n && n->node->kind == KT_NODE_ROUTE)
-            router = &w->step->exec[n->node - w->step->graph->nodes];
-    }
-    op = push(w, router ? KT_STEP_ROUTER : KT_STEP_ROWS, router, NULL);
+    op = push(w, KT_STEP_ROWS, NULL, NULL);
     op->is_rows = op->is_last = 1;
     take_pending(w, op);
 }

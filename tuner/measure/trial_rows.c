@@ -7,15 +7,11 @@
 
 #include "base/err.h"
 #include "base/numeric.h"
+#include "kernels/router/router_blocks.h"
 #include "tuner/measure/synthetic.h"
 #include "tuner/measure/trial_ops.h"
 
-enum {
-    ROWS = 16,    /* of a task */
-    FEW = 4,      /* rows, up to which experts are shared out instead */
-    EXPERTS = 16, /* of a task then */
-    TASK_FLOATS = 1 << 15
-};
+enum { CHOSEN_ROWS = 8, TASK_FLOATS = 1 << 15 }; /* of a task */
 
 typedef struct rows_state {
     const kt_trial_setup *setup;
@@ -26,6 +22,7 @@ typedef struct rows_state {
     float *route_weight;
     int32_t *expert_id;
     int64_t rows_of_task;
+    kt_router_blocks blocks;
     kt_phase phases[2];
     int n_phases;
 } rows_state;
@@ -59,8 +56,7 @@ static void run_norm(void *arg, int64_t begin, int64_t end, int tid) {
 
 /* ---- routers ---- */
 
-static void score(const rows_state *s, int64_t row_begin, int64_t row_end, int64_t expert_begin,
-                  int64_t expert_end) {
+static void score(const rows_state *s, const kt_router_span *span) {
     const kt_problem *p = &s->setup->problem;
     const kt_router_call call = {.problem = p,
                                  .x = s->x,
@@ -68,42 +64,41 @@ static void score(const rows_state *s, int64_t row_begin, int64_t row_end, int64
                                  .w = s->cold,
                                  .logits = s->y,
                                  .ldl = p->n,
-                                 .row_begin = row_begin,
-                                 .row_end = row_end,
-                                 .expert_begin = expert_begin,
-                                 .expert_end = expert_end};
+                                 .row_begin = span->row_begin,
+                                 .row_end = span->row_end,
+                                 .expert_begin = span->expert_begin,
+                                 .expert_end = span->expert_end};
 
     s->choice->variant->router(&call);
 }
 
-static void choose(const rows_state *s, int64_t begin, int64_t end) {
-    const kt_router_rule *rule = s->setup->rule;
+static int64_t cut(void *arg, int n_threads) {
+    rows_state *s = arg;
 
-    for (int64_t r = begin; rule && r < end; r++)
-        kt_router_select(rule, s->y + r * rule->experts, s->expert_id + r * rule->topk,
-                         s->route_weight + r * rule->topk);
+    s->blocks = kt_router_cut(s->setup->problem.m, s->setup->problem.n, n_threads);
+    return s->blocks.n;
 }
 
-static void run_experts(void *arg, int64_t begin, int64_t end, int tid) {
+static void run_scores(void *arg, int64_t begin, int64_t end, int tid) {
     const rows_state *s = arg;
-    const int64_t n = s->setup->problem.n, last = end * EXPERTS;
+    kt_router_span span;
 
     (void)tid;
-    score(s, 0, s->setup->problem.m, begin * EXPERTS, last < n ? last : n);
+    while (begin < end) {
+        begin += kt_router_take(&s->blocks, begin, end, &span);
+        score(s, &span);
+    }
 }
 
 static void run_choice(void *arg, int64_t begin, int64_t end, int tid) {
-    (void)tid;
-    choose(arg, begin, end);
-}
-
-static void run_rows(void *arg, int64_t begin, int64_t end, int tid) {
     const rows_state *s = arg;
-    const int64_t m = s->setup->problem.m, last = end * ROWS < m ? end * ROWS : m;
+    const kt_router_rule *rule = s->setup->rule;
+    const int64_t m = s->setup->problem.m, last = end * CHOSEN_ROWS < m ? end * CHOSEN_ROWS : m;
 
     (void)tid;
-    score(s, begin * ROWS, last, 0, s->setup->problem.n);
-    choose(s, begin * ROWS, last);
+    for (int64_t r = begin * CHOSEN_ROWS; rule && r < last; r++)
+        kt_router_select(rule, s->y + r * rule->experts, s->expert_id + r * rule->topk,
+                         s->route_weight + r * rule->topk);
 }
 
 static void make_phases(rows_state *s) {
@@ -116,11 +111,10 @@ static void make_phases(rows_state *s) {
             .run = run_norm, .arg = s, .n_tasks = (p->m + s->rows_of_task - 1) / s->rows_of_task};
         return;
     }
-    s->phases[0] = (kt_phase){.run = run_rows, .arg = s, .n_tasks = (p->m + ROWS - 1) / ROWS};
-    if (p->m > FEW) return;
     s->phases[0] =
-        (kt_phase){.run = run_experts, .arg = s, .n_tasks = (p->n + EXPERTS - 1) / EXPERTS};
-    s->phases[1] = (kt_phase){.run = run_choice, .arg = s, .n_tasks = p->m};
+        (kt_phase){.prepare = cut, .run = run_scores, .arg = s, .grain = KT_ROUTER_GRAIN};
+    s->phases[1] =
+        (kt_phase){.run = run_choice, .arg = s, .n_tasks = (p->m + CHOSEN_ROWS - 1) / CHOSEN_ROWS};
     s->n_phases = 2;
 }
 

@@ -1,12 +1,11 @@
-/* Which experts a row goes to, and with which weights. Few rows share the router's experts over
- * threads, many rows themselves. SPDX-License-Identifier: Apache-2.0 */
+/* Which experts a row goes to, and with which weights. SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
+#include "kernels/router/router_blocks.h"
 #include "runtime/exec/joined.h"
 #include "runtime/exec/step.h"
 
-#define ROUTER_EXPERTS 16 /* experts of a task when there are few rows */
-
 typedef struct route_state {
+    kt_router_blocks blocks; /* of this step's logits */
     kt_router_rule rule;
     kt_problem problem;
     int64_t slots;         /* of a row: topk, and one for a shared expert that runs with them */
@@ -50,8 +49,8 @@ static kt_status init(kt_exec_node *n, kt_err *err) {
     return kt_router_rule_check(&state->rule, err);
 }
 
-static void scores(const kt_step *s, const kt_exec_node *n, int64_t row_begin, int64_t row_end,
-                   int64_t expert_begin, int64_t expert_end) {
+static void scores(const kt_exec_node *n, const kt_router_span *span) {
+    const kt_step *s = n->step;
     const route_state *state = n->state;
     kt_problem problem = state->problem;
     kt_router_call call = {.problem = &problem,
@@ -60,10 +59,10 @@ static void scores(const kt_step *s, const kt_exec_node *n, int64_t row_begin, i
                            .w = n->weight->data[0],
                            .logits = s->router_logits,
                            .ldl = state->rule.experts,
-                           .row_begin = row_begin,
-                           .row_end = row_end,
-                           .expert_begin = expert_begin,
-                           .expert_end = expert_end};
+                           .row_begin = span->row_begin,
+                           .row_end = span->row_end,
+                           .expert_begin = span->expert_begin,
+                           .expert_end = span->expert_end};
 
     problem.m = s->rows;
     n->choice->variant->router(&call);
@@ -93,25 +92,29 @@ static void choose(const kt_step *s, const kt_exec_node *n, int64_t begin, int64
     }
 }
 
-static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
-    scores(s, n, begin, end, 0, n->node->routing.experts);
-    choose(s, n, begin, end);
+static int64_t prepare(void *arg, int n_threads) {
+    const kt_exec_node *n = arg;
+    route_state *state = n->state;
+
+    state->blocks = kt_router_cut(n->step->rows, n->node->routing.experts, n_threads);
+    return state->blocks.n;
 }
 
-static void run_few(void *arg, int64_t begin, int64_t end, int tid) {
+static void run(void *arg, int64_t begin, int64_t end, int tid) {
     const kt_exec_node *n = arg;
-    int64_t experts = n->node->routing.experts, last = end * ROUTER_EXPERTS;
+    const route_state *state = n->state;
+    kt_router_span span;
 
     (void)tid;
-    scores(n->step, n, 0, n->step->rows, begin * ROUTER_EXPERTS, last < experts ? last : experts);
+    while (begin < end) {
+        begin += kt_router_take(&state->blocks, begin, end, &span);
+        scores(n, &span);
+    }
 }
 
 static int phases(kt_exec_node *n, int is_few, kt_phase out[KT_EXEC_PHASES]) {
-    int64_t experts = n->node->routing.experts;
-
-    if (!is_few) return 0;
-    out[0] = (kt_phase){
-        .run = run_few, .arg = n, .n_tasks = (experts + ROUTER_EXPERTS - 1) / ROUTER_EXPERTS};
+    (void)is_few;
+    out[0] = (kt_phase){.prepare = prepare, .run = run, .arg = n, .grain = KT_ROUTER_GRAIN};
     return 1;
 }
 
@@ -129,7 +132,6 @@ static void count(kt_exec_node *n) {
 
 const kt_exec_op kt_exec_op_route = {.kind = KT_NODE_ROUTE,
                                      .init = init,
-                                     .rows = rows,
                                      .phases = phases,
                                      .after = choose,
                                      .time = time_of,
