@@ -274,6 +274,7 @@ static kt_status resolve_node(maker *m, const kt_node *n) {
     switch (n->kind) {
     case KT_NODE_RMS: return resolve_simple(m, kt_norm_problem(n->in.width));
     case KT_NODE_HEAD: return resolve_simple(m, kt_norm_problem(n->in.width));
+    case KT_NODE_GATE: return resolve_simple(m, kt_norm_problem(n->out.width));
     case KT_NODE_RMS_HEADS: return resolve_simple(m, kt_norm_problem(n->size));
     case KT_NODE_HYPER_MIX:
     case KT_NODE_HYPER_END: return resolve_simple(m, kt_stream_problem(n));

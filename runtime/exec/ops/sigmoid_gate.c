@@ -1,17 +1,28 @@
 /* out *= sigmoid(in), element by element. SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
-
+#include "base/err.h"
 #include "runtime/exec/step.h"
 
-/* One gate for a whole row when it is one number wide. */
-static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
-    const int is_scalar = n->in.width == 1;
+static kt_status init(kt_exec_node *n, kt_err *err) {
+    kt_problem problem = kt_norm_problem(n->out.width);
 
-    (void)s;
-    for (int64_t r = begin; r < end; r++)
-        for (int64_t i = 0; i < n->out.width; i++)
-            n->out.x[r * n->out.ld + i] *=
-                1.0f / (1.0f + expf(-n->in.x[r * n->in.ld + (is_scalar ? 0 : i)]));
+    n->choice = kt_model_plan_simple(n->step->plan, &problem);
+    return n->choice ? KT_OK : kt_fail(err, KT_E_INTERNAL, "no plan for gates");
 }
 
-const kt_exec_op kt_exec_op_sigmoid_gate = {.kind = KT_NODE_GATE, .rows = rows};
+static void rows(const kt_step *s, const kt_exec_node *n, int64_t begin, int64_t end) {
+    const kt_norm_call call = {.x = n->out.x,
+                               .ldx = n->out.ld,
+                               .z = n->in.x,
+                               .ldz = n->in.ld,
+                               .y = n->out.x,
+                               .ldy = n->out.ld,
+                               .k = n->out.width,
+                               .kind = KT_NORM_SIGMOID,
+                               .row_begin = begin,
+                               .row_end = end};
+
+    (void)s;
+    n->choice->variant->norm(&call);
+}
+
+const kt_exec_op kt_exec_op_sigmoid_gate = {.kind = KT_NODE_GATE, .init = init, .rows = rows};
