@@ -7,7 +7,6 @@
 #include "base/err.h"
 #include "base/shell_word.h"
 #include "dispatch/plan/plan.h"
-#include "tuner/measure/cold.h"
 #include "tuner/space/shapes.h"
 
 /* By model, or by a table's own name where that is no model's: tables stay when a folder is gone. */
@@ -40,18 +39,6 @@ kt_status kt_table_choose(const kt_workbench *b, const char *path, const char *m
     else
         KT_TRY(locate(b, model, where, where_bytes, err));
     return kt_table_load(where, out, err);
-}
-
-size_t kt_table_rotation_bytes(const kt_workbench *b, const kt_table *table) {
-    const kt_ceilings *c = &b->machine.ceilings;
-    kt_shapes shapes;
-    kt_serving_format format;
-
-    if (table->n_rows == 0 || kt_shapes_find(table->workload, &shapes, NULL, 0, NULL) != KT_OK)
-        return kt_cold_rotation_bytes(c, b->topology.llc_bytes);
-    format = kt_serving_format_of(table->rows[0].problem.weights);
-    return kt_cold_rotation_of_model(c, b->topology.llc_bytes,
-                                     kt_shapes_weight_bytes(&shapes, format));
 }
 
 int kt_table_verb_fail(const kt_err *err) {

@@ -11,10 +11,6 @@
 kt_status kt_table_choose(const kt_workbench *b, const char *path, const char *model, char *where,
                           size_t where_bytes, kt_table **out, kt_err *err);
 
-/* Bytes the weights rotate through when cells of this table are timed again: as many as its own run
- * had, when its model can still be found. */
-size_t kt_table_rotation_bytes(const kt_workbench *b, const kt_table *table);
-
 /* Exit code for an error about the table or journal that a verb reads: 3 when it is missing, malformed or
  * another machine's. Prints the message. */
 int kt_table_verb_fail(const kt_err *err);

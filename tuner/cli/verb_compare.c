@@ -81,14 +81,16 @@ static kt_status check_machine(const compare_state *s, const kt_table *t, const 
 static kt_status race_all(compare_state *s, kt_err *err) {
     KT_TRY(check_machine(s, s->a, s->path_a, err));
     KT_TRY(check_machine(s, s->b, s->path_b, err));
-    s->duels = (kt_duels){.registry = s->bench.registry,
-                          .machine = &s->bench.machine,
-                          .seed = 1,
-                          .least_effect = KT_COMPARE_LEAST,
-                          .repeats = KT_COMPARE_REPEATS,
-                          .stop = stop_asked,
-                          .stop_arg = (void *)(uintptr_t)s->context,
-                          .banks = {.rotation_bytes = kt_table_rotation_bytes(&s->bench, s->a)}};
+    s->duels =
+        (kt_duels){.registry = s->bench.registry,
+                   .machine = &s->bench.machine,
+                   .seed = 1,
+                   .least_effect = KT_COMPARE_LEAST,
+                   .repeats = KT_COMPARE_REPEATS,
+                   .stop = stop_asked,
+                   .stop_arg = (void *)(uintptr_t)s->context,
+                   .banks = {.rotation_bytes = kt_duels_rotation(
+                                 &s->bench.machine.ceilings, s->bench.topology.llc_bytes, s->a)}};
     for (int i = 0; i < s->cells.n; i++) KT_TRY(race_cell(s, &s->cells.list[i], err));
     return KT_OK;
 }

@@ -103,19 +103,22 @@ static kt_status verify_row(verify_state *v, const kt_table_row *row, kt_err *er
     return g->passed ? race(v, row, pair, err) : KT_OK;
 }
 
+static size_t rotation_of(const verify_state *v) {
+    return kt_duels_rotation(&v->bench.machine.ceilings, v->bench.topology.llc_bytes, v->table);
+}
+
 static kt_status verify_all(verify_state *v, kt_err *err) {
     kt_err why = {0};
     kt_rng rng;
 
     if (kt_fingerprint_compare(&v->table->fingerprint, &v->bench.machine, &why) == KT_MATCH_OTHER)
         return kt_fail(err, KT_E_MISMATCH, "the table is another machine's: %s", why.message);
-    v->duels =
-        (kt_duels){.registry = v->bench.registry,
-                   .machine = &v->bench.machine,
-                   .seed = (uint64_t)v->seed,
-                   .stop = stop_asked,
-                   .stop_arg = (void *)(uintptr_t)v->context,
-                   .banks = {.rotation_bytes = kt_table_rotation_bytes(&v->bench, v->table)}};
+    v->duels = (kt_duels){.registry = v->bench.registry,
+                          .machine = &v->bench.machine,
+                          .seed = (uint64_t)v->seed,
+                          .stop = stop_asked,
+                          .stop_arg = (void *)(uintptr_t)v->context,
+                          .banks = {.rotation_bytes = rotation_of(v)}};
     kt_rng_seed(&rng, (uint64_t)v->seed);
     for (size_t i = 0; i < v->table->n_rows; i++) {
         if (*v->context->stop) return kt_fail(err, KT_E_CANCELLED, "verify: stopped");
@@ -144,7 +147,7 @@ static kt_status verify_layers(verify_state *v, kt_err *err) {
     kt_layer_session_setup setup = {.registry = v->bench.registry,
                                     .machine = &v->bench.machine,
                                     .table = v->table,
-                                    .rotation_bytes = kt_table_rotation_bytes(&v->bench, v->table),
+                                    .rotation_bytes = rotation_of(v),
                                     .deadline_ns = INT64_MAX,
                                     .seed = (uint64_t)v->seed,
                                     .stop = stop_asked,

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "tuner/selfcheck/check_duels.h"
+#include "tuner/space/cell.h"
 
 /* Slower by more than this, beyond doubt. */
 static const double worse = 0.01;
@@ -15,6 +16,7 @@ enum { MOST_LOADS = 3, MOST_ROWS = 64, QUICK_ROWS = 12 };
 /* Tuned rows of all tables that are filed for this machine class. */
 typedef struct rows {
     kt_table *table[KT_CHECK_JOURNALS]; /* owned */
+    size_t end[KT_CHECK_JOURNALS];      /* of each table's rows in `row` */
     int n_tables;
     const kt_table_row **row; /* [n]; owned, the rows are the tables' */
     size_t n;
@@ -24,7 +26,9 @@ typedef struct rows {
 
 typedef struct tally {
     int raced, worse;
-    int shown; /* no more than `worse` slower, beyond doubt */
+    int shown;   /* no more than `worse` slower, beyond doubt */
+    double most; /* log ratio, beyond doubt, of `slowest`; 0 = no row is slower */
+    char slowest[KT_CELL_KEY_BYTES];
 } tally;
 
 static void rows_deinit(rows *r) {
@@ -65,33 +69,53 @@ static kt_status collect(const kt_check *c, rows *r, kt_err *err) {
             continue;
         if (collect_table(c, r, r->table[r->n_tables++]) != KT_OK)
             return kt_fail(err, KT_E_NOMEM, "selfcheck: no memory");
+        r->end[r->n_tables - 1] = r->n;
         snprintf(r->names + used, sizeof r->names - used, "%s%s %zu", used ? ", " : "", model,
                  r->n - before);
     }
     return KT_OK;
 }
 
-/* A race ends early when a slowdown of 1 % is beyond doubt, or ruled out. */
-static kt_status race_rows(kt_check *c, const rows *r, tally *t, kt_err *err) {
+static void count(tally *t, const kt_table_row *row, const kt_duel_result *result) {
+    const double least = result->ratio.low;
+
+    t->raced++;
+    t->worse += least > log1p(worse);
+    t->shown += result->ratio.high <= log1p(worse);
+    if (least <= t->most) return;
+    t->most = least;
+    kt_cell_key(&row->problem, row->threads, t->slowest, sizeof t->slowest);
+}
+
+/* Rows [begin, end), with weights that rotate as in the run that chose. A race ends early when a
+ * slowdown of 1 % is beyond doubt, or ruled out. */
+static kt_status race_table(kt_check *c, const rows *r, const kt_table *table, size_t begin,
+                            size_t end, tally *t, kt_err *err) {
     const size_t stride = c->quick ? (r->n + QUICK_ROWS - 1) / QUICK_ROWS : 1;
     kt_check_duels d;
     kt_status st = KT_OK;
 
     kt_check_duels_init(c, &d);
     d.duels.least_effect = log1p(worse);
-    for (size_t i = 0; st == KT_OK && i < r->n && !kt_check_stopped(c); i += stride) {
+    d.duels.banks.rotation_bytes =
+        kt_duels_rotation(&c->machine->ceilings, c->topology->llc_bytes, table);
+    for (size_t i = begin; st == KT_OK && i < end && !kt_check_stopped(c); i += stride) {
         kt_choice pair[2];
         kt_duel_result result;
         if (!is_candidate(c, r->row[i], pair)) continue;
         st = kt_duels_race(&d.duels, &r->row[i]->problem, r->row[i]->threads, pair,
                            KT_COMPARE_ROUNDS, &result, err);
         if (st != KT_OK) break;
-        t->raced++;
-        t->worse += result.ratio.low > log1p(worse);
-        t->shown += result.ratio.high <= log1p(worse);
+        count(t, r->row[i], &result);
     }
     kt_duels_deinit(&d.duels);
     return st == KT_E_CANCELLED && t->raced > 0 ? KT_OK : st;
+}
+
+static kt_status race_rows(kt_check *c, const rows *r, tally *t, kt_err *err) {
+    for (int i = 0; i < r->n_tables; i++)
+        KT_TRY(race_table(c, r, r->table[i], i ? r->end[i - 1] : 0, r->end[i], t, err));
+    return KT_OK;
 }
 
 static kt_status under_load(kt_check *c, const rows *r, int load, kt_err *err) {
@@ -111,8 +135,9 @@ static kt_status under_load(kt_check *c, const rows *r, int load, kt_err *err) {
     kt_check_at_most(
         c, title, t.worse, 0, "cells",
         "%d tuned rows of results/ (%s; %d others kept the default) race in at most %d rounds; %d "
-        "are shown to be at most 1 %% slower; a verdict takes half of them",
-        t.raced, r->names, r->n_default, KT_COMPARE_ROUNDS, t.shown);
+        "are shown to be at most 1 %% slower; a verdict takes half of them; most: %.1f %% %s",
+        t.raced, r->names, r->n_default, KT_COMPARE_ROUNDS, t.shown, 100 * expm1(t.most),
+        t.slowest);
     if (2 * t.shown < t.raced) kt_check_bound(c, t.raced - t.shown);
     return KT_OK;
 }

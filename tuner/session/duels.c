@@ -5,8 +5,20 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "tuner/measure/cold.h"
 #include "tuner/search/contest.h"
 #include "tuner/space/cell.h"
+#include "tuner/space/shapes.h"
+
+size_t kt_duels_rotation(const kt_ceilings *ceilings, size_t llc_bytes, const kt_table *table) {
+    kt_shapes shapes;
+    kt_serving_format format;
+
+    if (table->n_rows == 0 || kt_shapes_find(table->workload, &shapes, NULL, 0, NULL) != KT_OK)
+        return kt_cold_rotation_bytes(ceilings, llc_bytes);
+    format = kt_serving_format_of(table->rows[0].problem.weights);
+    return kt_cold_rotation_of_model(ceilings, llc_bytes, kt_shapes_weight_bytes(&shapes, format));
+}
 
 void kt_duels_deinit(kt_duels *d) {
     kt_pool_destroy(d->pool);

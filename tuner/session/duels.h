@@ -5,6 +5,7 @@
 
 #include "base/pool.h"
 #include "dispatch/plan/plan.h"
+#include "dispatch/table/table.h"
 #include "tuner/measure/trial.h"
 #include "tuner/verify/verdicts.h"
 
@@ -46,6 +47,10 @@ typedef struct kt_duel_result {
     double p25_ns[2];
     int rounds, voided;
 } kt_duel_result;
+
+/* Bytes the weights rotate through when cells of a table are timed again: as many as its own run
+ * had, when its model can still be found. */
+size_t kt_duels_rotation(const kt_ceilings *ceilings, size_t llc_bytes, const kt_table *table);
 
 void kt_duels_deinit(kt_duels *d); /* accepts a zeroed one */
 
