@@ -96,9 +96,9 @@ static inline __attribute__((always_inline)) void one_row(const kt_router_call *
 /* Six rows by four experts are 24 accumulators: a weight is widened once for six products. Inputs
  * go in chunks, copied side by side: rows that lie a multiple of 4 KiB apart would have the same
  * sets of L1. Between chunks accumulators are kept in memory, so that each still walks k in order.
- * The experts of a group stay in L2 while all rows pass, and groups are even, since inputs are copied
- * for each. Chunks are longer where rows are few, so that most weights come from afar, and on Zen 5
- * (kernels/router/NOTES.md). */
+ * The experts of a group stay in L2 while all rows pass, and groups are even, since inputs are
+ * copied for each. Chunks are longer where rows are few, so that most weights come from afar, and
+ * on Zen 5 (kernels/router/NOTES.md). */
 enum { CHUNK = 512, LONG_CHUNK = 1024, ROWS = 6, FEW_ROWS = 24, EXPERTS = 4 };
 enum { GROUP = 64, GROUP_BYTES = 768 * 1024, NEAR = 256 };
 
@@ -137,8 +137,8 @@ static inline __attribute__((always_inline)) void copy_inputs(many_rows *t, int6
         }
 }
 
-/* Products with 16 inputs of weights from `at` on; those at `ask` and inputs at ask_x are asked for,
- * the latter into L2 where L1 is full of F32 weights. */
+/* Products with 16 inputs of weights from `at` on; those at `ask` and inputs at ask_x are asked
+ * for, the latter into L2 where L1 is full of F32 weights. */
 static inline __attribute__((always_inline)) void step(const kt_router_call *c, const float *x,
                                                        const float *ask_x, int64_t at, int64_t ask,
                                                        int rest, int rows, int experts, int is_bf16,
@@ -156,9 +156,9 @@ static inline __attribute__((always_inline)) void step(const kt_router_call *c, 
         KT_EACH (j, experts) s[j][r] = _mm512_fmadd_ps(_mm512_load_ps(x + 16 * r), w[j], s[j][r]);
 }
 
-/* The inputs of row j that are copied next, behind `to` or of the tile behind this one: as many lines
- * as a part has steps, so that the first parts of a group ask for a row each. Copying what lies in
- * L3 took a third of the time. Where there are none, what is at hand. */
+/* The inputs of row j that are copied next, behind `to` or of the tile behind this one: as many
+ * lines as a part has steps, so that the first parts of a group ask for a row each. Copying what
+ * lies in L3 took a third of the time. Where there are none, what is at hand. */
 static inline const float *inputs_to_ask(const many_rows *t, int64_t j, int64_t to, int rows) {
     const kt_router_call *c = t->call;
     const bool is_last = to == c->problem->k;
@@ -168,9 +168,9 @@ static inline const float *inputs_to_ask(const many_rows *t, int64_t j, int64_t 
     return c->x + row * c->ldx + (is_last ? 0 : to);
 }
 
-/* Inputs [from, to) of `experts` experts from e on, which are kept at `slot`. Weights that come from
- * far are asked for as long ahead as these are; those of L2 nearer, since the rows of eight experts
- * may have the same sets of L1. */
+/* Inputs [from, to) of `experts` experts from e on, which are kept at `slot`. Weights that come
+ * from afar are asked for as long ahead as these are; those of L2 nearer, since the rows of eight
+ * experts may have the same sets of L1. */
 static inline __attribute__((always_inline)) void part(many_rows *t, int64_t e, int64_t slot,
                                                        int64_t from, int64_t to, int rows,
                                                        int experts, int is_bf16) {

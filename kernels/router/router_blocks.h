@@ -1,4 +1,5 @@
-/* How threads share the logits of a router: blocks of rows by experts. SPDX-License-Identifier: Apache-2.0 */
+/* How threads share the logits of a router: blocks of rows by experts.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KT_ROUTER_BLOCKS_H
 #define KT_ROUTER_BLOCKS_H
 
@@ -20,8 +21,8 @@ typedef struct kt_router_span {
     int64_t row_begin, row_end, expert_begin, expert_end;
 } kt_router_span;
 
-/* n_rows, n_experts, n_threads >= 1. At least two blocks a thread, for an even share, if blocks of 12
- * rows by 16 experts are so many. */
+/* n_rows, n_experts, n_threads >= 1. At least two blocks a thread, for an even share, if blocks of
+ * 12 rows by 16 experts are so many. */
 kt_router_blocks kt_router_cut(int64_t n_rows, int64_t n_experts, int n_threads);
 
 /* What the first of blocks [begin, end), begin < end, and those behind it of the same experts are.

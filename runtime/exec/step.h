@@ -213,7 +213,7 @@ struct kt_step {
     struct kt_segment_letters *letters; /* [segments] of a step that is put whole */
     struct kt_mail_span *mail_spans;    /* [place->n_devices, most_mail_spans] of its letters */
     int most_mail_spans;
-    float *cold_sum; /* [rows, hidden] the CPU's part of a sum that is formed there */
+    float *cold_sum;      /* [rows, hidden] the CPU's part of a sum that is formed there */
     kt_left_out left_out; /* kt_engine_leave_out */
 
     kt_recorder *recorder;     /* borrowed; NULL = nothing is recorded */

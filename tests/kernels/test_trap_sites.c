@@ -22,8 +22,8 @@ typedef struct picture {
 } picture;
 
 /* cross: all from `in`, TILEZERO tmm1, all to `out`. zero_often: 64 of them, each replaced by
- * itself. subtract_often: 512 times halves[0] -= halves[1], likewise. load_at_rsp: tile 0 from where
- * RSP points meanwhile; the stack goes on below. */
+ * itself. subtract_often: 512 times halves[0] -= halves[1], likewise. load_at_rsp: tile 0 from
+ * where RSP points meanwhile; the stack goes on below. */
 void kt_test_cross(const picture *in, picture *out);
 void kt_test_zero_often(void);
 void kt_test_subtract_often(uint16_t halves[2][32]);

@@ -33,8 +33,8 @@ void kt_amx_emulate(void);
 kt_status kt_amx_start_unpermitted(kt_err *err);
 kt_amx_fault kt_amx_configure(const void *shapes); /* of this thread; 64 bytes, as of LDTILECFG */
 
-/* What the signal's handler calls between looking at an instruction and doing it, in any thread; NULL
- * = nothing. For tests of what other threads do meanwhile. */
+/* What the signal's handler calls between looking at an instruction and doing it, in any thread;
+ * NULL = nothing. For tests of what other threads do meanwhile. */
 void kt_amx_pause(void (*pause)(void));
 
 /* Do they run on the hardware? */
