@@ -381,7 +381,9 @@ static const kt_usage usage = {
              "Ctrl-C lets "
              "running\nrequests finish for five seconds; a second one ends at once. KT_LOG=info "
              "logs each request.\nWithout a key only requests to localhost, and pages from there, "
-             "are answered.",
+             "are answered.\nOptions of SGLang with kt-kernel, vLLM and llama-server are taken "
+             "where they "
+             "mean the same.",
     .examples = "  kt serve datasets/models/tiny-moe\n"
                 "  kt serve MODEL --weights int4 --port 8081 --api-key secret\n"
                 "  kt serve MODEL --socket /run/user/1000/kt.sock\n"

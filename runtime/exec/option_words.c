@@ -39,10 +39,18 @@ int kt_quant_parse(const char *name) {
     return format > KT_W_NONE && format != KT_W_F32 ? (int)KT_QUANT_FORMAT + format : -1;
 }
 
+/* Behind our own three: what SGLang, vLLM and llama.cpp call the nearest of them. */
 static const struct {
     const char *name;
     kt_weight_format format;
-} caches[] = {{"bf16", KT_W_BF16}, {"fp8", KT_W_FP8_CHANNEL}, {"int8", KT_W_INT8_CHANNEL}};
+} caches[] = {{"bf16", KT_W_BF16},
+              {"fp8", KT_W_FP8_CHANNEL},
+              {"int8", KT_W_INT8_CHANNEL},
+              {"auto", KT_W_BF16},
+              {"bfloat16", KT_W_BF16},
+              {"f16", KT_W_BF16},
+              {"fp8_e4m3", KT_W_FP8_CHANNEL},
+              {"q8_0", KT_W_INT8_CHANNEL}};
 
 kt_weight_format kt_kv_parse(const char *name) {
     for (size_t i = 0; i < sizeof caches / sizeof *caches; i++)

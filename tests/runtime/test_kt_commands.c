@@ -141,6 +141,16 @@ Test(kt_commands, wrong_command_lines_exit_with_2) {
     expect(KT "generate " MODEL " --colour -p a", 2, "there is no option '--colour'");
     expect(KT "generate " MODEL " --kt-weight-path x -p a", 2, "a model is one folder");
     expect(KT "generate " MODEL " --kt-cpuinfer=x -p a", 2, "--threads is 'x'");
+    expect(KT "generate " MODEL " --temp=x -p a", 2, "--temperature is 'x'");
+    expect(KT "generate -m", 2, "-m needs a value (MODEL)");
+    expect(KT "generate --model /a " MODEL " -p a", 2, "is one argument too many");
+    expect(KT "generate -m /a --model-path /b -p a", 2, "--model-path is '/b', but MODEL is '/a'");
+    expect(KT "generate " MODEL " -ngl 99 -p a", 2, "no option '-ngl 99': --device cuda takes");
+    expect(KT "generate " MODEL " --tp", 2, "--tp needs a value");
+    expect(KT "generate " MODEL " --tp=2 -p a", 2, "several devices take layers");
+    expect(KT "generate " MODEL " --n-cpu-moe 3 -p a", 2, "--gpu-experts says how many");
+    expect(KT "generate " MODEL " --max-num-seqs 3 -p a", 2, "no option '--max-num-seqs'");
+    expect(KT "models --model " MODEL, 2, "there is no option '--model'");
     expect(KT "generate " MODEL " --device gpu -p a", 2, "device 'gpu', expected cpu, cuda");
     expect(KT "generate " MODEL " -p a -n x", 2, "--max-tokens is 'x', expected a whole number");
     expect(KT "generate " MODEL " -p a -n 0", 2, "--max-tokens is 0, expected 1 to");

@@ -30,7 +30,7 @@ typedef struct process {
 /* kt serve MODEL with these words, NULL at the end, until it listens; without MODEL where they
  * begin with another. */
 static process start(const char *const *words) {
-    char *argv[24] = {(char[]){"kt"}, (char[]){"serve"},   (char[]){MODEL}, (char[]){"--port"},
+    char *argv[40] = {(char[]){"kt"}, (char[]){"serve"},   (char[]){MODEL}, (char[]){"--port"},
                       (char[]){"0"},  (char[]){"--table"}, (char[]){""}};
     const bool has_model = !*words || strcmp(*words, "--synthetic") != 0;
     process p = {0};
@@ -168,6 +168,67 @@ Test(serve_flags, a_synthetic_model_is_served) {
     cr_expect(strstr(r.body, "\"finish_reason\":\"length\""), "%s", r.body);
     kt_reply_free(&r);
     stop(&p);
+}
+
+/* What the event loop's process wrote to standard error so far. */
+static void read_log(const process *p, char *text, size_t size) {
+    const ssize_t n = read(p->log, text, size - 1);
+
+    cr_assert_gt(n, 0);
+    text[n] = '\0';
+}
+
+/* Command lines of other servers, with MODEL in the places that they have for it. */
+Test(serve_flags, other_servers_command_lines_start_it) {
+    static const char *const sglang[] = {"--model",
+                                         MODEL "/",
+                                         "--kt-weight-path",
+                                         MODEL,
+                                         "--kt-cpuinfer",
+                                         "1",
+                                         "--kt-num-gpu-experts=0",
+                                         "--kt-method",
+                                         "BF16",
+                                         "--attention-backend",
+                                         "triton",
+                                         "--trust-remote-code",
+                                         "--max-running-requests",
+                                         "3",
+                                         "--kv-cache-dtype",
+                                         "fp8_e4m3",
+                                         NULL};
+    static const char *const llama[] = {"-m",      MODEL,     "-c",    "128",  "-np",  "2",
+                                        "-fa",     "on",      "-ctk",  "q8_0", "-ngl", "0",
+                                        "--jinja", "--alias", "small", NULL};
+    static const char *const vllm[] = {
+        "--max-model-len",          "256", "--enable-auto-tool-choice",
+        "--tensor-parallel-size",   "1",   "--served-model-name=mine",
+        "--gpu-memory-utilization", "0.9", NULL};
+    const struct {
+        const char *const *words, *model, *said[3];
+    } lines[] = {{sglang,
+                  "tiny-moe",
+                  {"--attention-backend is left out: kernels are chosen by",
+                   "--trust-remote-code is left out"}},
+                 {llama, "small", {"-fa is left out", "-ngl is left out", "--jinja is left out"}},
+                 {vllm,
+                  "mine",
+                  {"--enable-auto-tool-choice is left out",
+                   "--tensor-parallel-size is left out: one process serves"}}};
+
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        process p = start(lines[i].words);
+        kt_reply r = kt_send_request(p.port, "GET", "/v1/models", "", NULL);
+        char log[8192], quoted[64];
+
+        snprintf(quoted, sizeof quoted, "\"%s\"", lines[i].model);
+        cr_expect(strstr(r.body, quoted), "%s", r.body);
+        kt_reply_free(&r);
+        read_log(&p, log, sizeof log);
+        for (size_t k = 0; k < 3 && lines[i].said[k]; k++)
+            cr_expect(strstr(log, lines[i].said[k]), "'%s' is not in: %s", lines[i].said[k], log);
+        stop(&p);
+    }
 }
 
 Test(serve_flags, keys_come_from_a_file_too) {
