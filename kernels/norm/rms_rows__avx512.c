@@ -1,8 +1,9 @@
-/* RMSNorm and gates of rows, sixteen lanes; the last lanes are masked, so that any row length is
- * one path.
+/* RMSNorm and gates of rows, sixteen lanes. Only what a row ends with is loaded under a mask: on
+ * Zen 5 rows that come from memory through masked loads take 1.4 to 2.4 times as long.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 #include <math.h>
+#include <stdbool.h>
 
 #include "kernels/simd/exp512.h"
 #include "kernels/simd/unroll.h"
@@ -33,24 +34,34 @@ static float inverse_rms(const float *x, float eps, int64_t k) {
     return 1.0f / sqrtf(total / (float)k + eps);
 }
 
-/* kind is a constant at each call. */
+/* Sixteen results at y, or the lanes m of them. kind and is_whole are constants at each call. */
+KT_INLINE void sixteen(const float *x, const float *w, const float *z, __m512 r, float *y,
+                       __mmask16 m, const bool is_whole, kt_norm_kind kind) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    __m512 v = is_whole ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(m, x);
+
+    if (kind != KT_NORM_SIGMOID)
+        v = _mm512_mul_ps(_mm512_mul_ps(v, r),
+                          is_whole ? _mm512_loadu_ps(w) : _mm512_maskz_loadu_ps(m, w));
+    if (kind != KT_NORM_RMS) {
+        __m512 g = is_whole ? _mm512_loadu_ps(z) : _mm512_maskz_loadu_ps(m, z);
+        __m512 e = kt_exp_ps512(_mm512_sub_ps(_mm512_setzero_ps(), g));
+        __m512 above = kind == KT_NORM_SIGMOID ? one : g;
+        v = _mm512_mul_ps(v, _mm512_div_ps(above, _mm512_add_ps(one, e)));
+    }
+    if (is_whole)
+        _mm512_storeu_ps(y, v);
+    else
+        _mm512_mask_storeu_ps(y, m, v);
+}
+
 KT_INLINE void row16(const float *x, const float *w, const float *z, float scale, float *y,
                      int64_t k, kt_norm_kind kind) {
-    const __m512 r = _mm512_set1_ps(scale), one = _mm512_set1_ps(1.0f);
+    const __m512 r = _mm512_set1_ps(scale);
+    int64_t i = 0;
 
-    for (int64_t i = 0; i < k; i += 16) {
-        __mmask16 m = lanes(k - i);
-        __m512 v = _mm512_maskz_loadu_ps(m, x + i);
-        if (kind != KT_NORM_SIGMOID)
-            v = _mm512_mul_ps(_mm512_mul_ps(v, r), _mm512_maskz_loadu_ps(m, w + i));
-        if (kind != KT_NORM_RMS) {
-            __m512 g = _mm512_maskz_loadu_ps(m, z + i);
-            __m512 e = kt_exp_ps512(_mm512_sub_ps(_mm512_setzero_ps(), g));
-            __m512 above = kind == KT_NORM_SIGMOID ? one : g;
-            v = _mm512_mul_ps(v, _mm512_div_ps(above, _mm512_add_ps(one, e)));
-        }
-        _mm512_mask_storeu_ps(y + i, m, v);
-    }
+    for (; i + 16 <= k; i += 16) sixteen(x + i, w + i, z + i, r, y + i, 0xffff, true, kind);
+    if (i < k) sixteen(x + i, w + i, z + i, r, y + i, lanes(k - i), false, kind);
 }
 
 /* What a kind does not read is x. */
