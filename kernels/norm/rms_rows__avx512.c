@@ -1,17 +1,13 @@
-/* RMSNorm and gates of rows, sixteen lanes. Only what a row ends with is loaded under a mask: on
- * Zen 5 rows that come from memory through masked loads take 1.4 to 2.4 times as long.
+/* RMSNorm and gates of rows, sixteen lanes. Only what a row ends with is loaded under a mask
+ * (row_ends512.h).
  * SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
 #include <math.h>
-#include <stdbool.h>
 
 #include "kernels/simd/exp512.h"
+#include "kernels/simd/row_ends512.h"
 #include "kernels/simd/unroll.h"
 #include "kt/variant.h"
-
-static inline __mmask16 lanes(int64_t left) {
-    return left >= 16 ? (__mmask16)0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1u);
-}
 
 static float inverse_rms(const float *x, float eps, int64_t k) {
     __m512 s[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
@@ -26,7 +22,7 @@ static float inverse_rms(const float *x, float eps, int64_t k) {
             s[j] = _mm512_fmadd_ps(v, v, s[j]);
         }
     for (int j = 0; j < 4; j++) {
-        v = _mm512_maskz_loadu_ps(lanes(k - i - 16 * j), x + i + 16 * j);
+        v = kt_load_lanes512(x + i + 16 * j, kt_lanes512(k - i - 16 * j));
         s[j] = _mm512_fmadd_ps(v, v, s[j]);
     }
     total =
@@ -34,25 +30,20 @@ static float inverse_rms(const float *x, float eps, int64_t k) {
     return 1.0f / sqrtf(total / (float)k + eps);
 }
 
-/* Sixteen results at y, or the lanes m of them. kind and is_whole are constants at each call. */
+/* The lanes m of sixteen results at y. kind, and m where it is all of them, are constants. */
 KT_INLINE void sixteen(const float *x, const float *w, const float *z, __m512 r, float *y,
-                       __mmask16 m, const bool is_whole, kt_norm_kind kind) {
+                       __mmask16 m, kt_norm_kind kind) {
     const __m512 one = _mm512_set1_ps(1.0f);
-    __m512 v = is_whole ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(m, x);
+    __m512 v = kt_load_lanes512(x, m);
 
-    if (kind != KT_NORM_SIGMOID)
-        v = _mm512_mul_ps(_mm512_mul_ps(v, r),
-                          is_whole ? _mm512_loadu_ps(w) : _mm512_maskz_loadu_ps(m, w));
+    if (kind != KT_NORM_SIGMOID) v = _mm512_mul_ps(_mm512_mul_ps(v, r), kt_load_lanes512(w, m));
     if (kind != KT_NORM_RMS) {
-        __m512 g = is_whole ? _mm512_loadu_ps(z) : _mm512_maskz_loadu_ps(m, z);
+        __m512 g = kt_load_lanes512(z, m);
         __m512 e = kt_exp_ps512(_mm512_sub_ps(_mm512_setzero_ps(), g));
         __m512 above = kind == KT_NORM_SIGMOID ? one : g;
         v = _mm512_mul_ps(v, _mm512_div_ps(above, _mm512_add_ps(one, e)));
     }
-    if (is_whole)
-        _mm512_storeu_ps(y, v);
-    else
-        _mm512_mask_storeu_ps(y, m, v);
+    kt_store_lanes512(y, m, v);
 }
 
 KT_INLINE void row16(const float *x, const float *w, const float *z, float scale, float *y,
@@ -60,8 +51,8 @@ KT_INLINE void row16(const float *x, const float *w, const float *z, float scale
     const __m512 r = _mm512_set1_ps(scale);
     int64_t i = 0;
 
-    for (; i + 16 <= k; i += 16) sixteen(x + i, w + i, z + i, r, y + i, 0xffff, true, kind);
-    if (i < k) sixteen(x + i, w + i, z + i, r, y + i, lanes(k - i), false, kind);
+    for (; i + 16 <= k; i += 16) sixteen(x + i, w + i, z + i, r, y + i, KT_ALL_LANES, kind);
+    if (i < k) sixteen(x + i, w + i, z + i, r, y + i, kt_lanes512(k - i), kind);
 }
 
 /* What a kind does not read is x. */

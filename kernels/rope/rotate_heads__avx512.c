@@ -1,49 +1,37 @@
-/* Rotary position embedding, sixteen pairs (halves) or eight pairs (interleaved) at a time. Only the
- * last ones are masked: on Zen 5 masked loads of lines that are not in L1 wait for each other.
+/* Rotary position embedding, sixteen pairs (halves) or eight pairs (interleaved) at a time. Only
+ * the last ones are masked (row_ends512.h).
  * SPDX-License-Identifier: Apache-2.0 */
 #include <immintrin.h>
-#include <stdbool.h>
 
 #include "kernels/rope/rope_walk.h"
-#include "kernels/simd/unroll.h"
+#include "kernels/simd/row_ends512.h"
 
-/* 16 floats, or the lanes m of them; is_whole is a constant at each call. */
-KT_INLINE __m512 load(const float *at, __mmask16 m, const bool is_whole) {
-    return is_whole ? _mm512_loadu_ps(at) : _mm512_maskz_loadu_ps(m, at);
-}
-KT_INLINE void store(float *at, __mmask16 m, const bool is_whole, __m512 v) {
-    if (is_whole)
-        _mm512_storeu_ps(at, v);
-    else
-        _mm512_mask_storeu_ps(at, m, v);
-}
-
+/* The lanes m; constant at each call where it is all of them. */
 KT_INLINE void rotate_16(float *x, const float *cosine, const float *sine, int64_t half,
-                         __mmask16 m, const bool is_whole) {
-    const __m512 a = load(x, m, is_whole), b = load(x + half, m, is_whole);
-    const __m512 c = load(cosine, m, is_whole), s = load(sine, m, is_whole);
+                         __mmask16 m) {
+    const __m512 a = kt_load_lanes512(x, m), b = kt_load_lanes512(x + half, m);
+    const __m512 c = kt_load_lanes512(cosine, m), s = kt_load_lanes512(sine, m);
 
-    store(x, m, is_whole, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)));
-    store(x + half, m, is_whole, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)));
+    kt_store_lanes512(x, m, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)));
+    kt_store_lanes512(x + half, m, _mm512_fmadd_ps(b, c, _mm512_mul_ps(a, s)));
 }
 
 /* Pairs (i, i + half). */
 static void rotate_halves(float *x, const float *cosine, const float *sine, int64_t half) {
     int64_t i = 0;
 
-    for (; i + 16 <= half; i += 16) rotate_16(x + i, cosine + i, sine + i, half, 0xffff, true);
-    if (i < half)
-        rotate_16(x + i, cosine + i, sine + i, half, (__mmask16)((1u << (half - i)) - 1u), false);
+    for (; i + 16 <= half; i += 16) rotate_16(x + i, cosine + i, sine + i, half, KT_ALL_LANES);
+    if (i < half) rotate_16(x + i, cosine + i, sine + i, half, kt_lanes512(half - i));
 }
 
 /* Each cosine serves two neighbours; fmaddsub subtracts in even lanes. */
-KT_INLINE void rotate_8(float *x, __m512 cosine, __m512 sine, __mmask16 m, const bool is_whole) {
+KT_INLINE void rotate_8(float *x, __m512 cosine, __m512 sine, __mmask16 m) {
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    const __m512 v = load(x, m, is_whole), swapped = _mm512_permute_ps(v, 0xb1);
+    const __m512 v = kt_load_lanes512(x, m), swapped = _mm512_permute_ps(v, 0xb1);
     const __m512 c = _mm512_permutexvar_ps(twice, cosine);
     const __m512 s = _mm512_permutexvar_ps(twice, sine);
 
-    store(x, m, is_whole, _mm512_fmaddsub_ps(v, c, _mm512_mul_ps(swapped, s)));
+    kt_store_lanes512(x, m, _mm512_fmaddsub_ps(v, c, _mm512_mul_ps(swapped, s)));
 }
 
 /* Pairs (2i, 2i + 1). */
@@ -52,12 +40,11 @@ static void rotate_pairs(float *x, const float *cosine, const float *sine, int64
 
     for (; i + 8 <= half; i += 8)
         rotate_8(x + 2 * i, _mm512_castps256_ps512(_mm256_loadu_ps(cosine + i)),
-                 _mm512_castps256_ps512(_mm256_loadu_ps(sine + i)), 0xffff, true);
+                 _mm512_castps256_ps512(_mm256_loadu_ps(sine + i)), KT_ALL_LANES);
     if (i < half) {
-        const __mmask16 angles = (__mmask16)((1u << (half - i)) - 1u);
-        const __mmask16 m = (__mmask16)((1u << 2 * (half - i)) - 1u);
-        rotate_8(x + 2 * i, load(cosine + i, angles, false), load(sine + i, angles, false), m,
-                 false);
+        const __mmask16 angles = kt_lanes512(half - i);
+        rotate_8(x + 2 * i, kt_load_lanes512(cosine + i, angles),
+                 kt_load_lanes512(sine + i, angles), kt_lanes512(2 * (half - i)));
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include "base/cpu.h"
 #include "kernels/simd/fetch.h"
-#include "kernels/simd/unroll.h"
+#include "kernels/simd/row_ends512.h"
 #include "kt/variant.h"
 
 enum { SMALL_PAGE = 4096 };
@@ -130,11 +130,8 @@ static inline __attribute__((always_inline)) void copy_inputs(many_rows *t, int6
     float *out = t->x;
 
     for (int64_t i = from; i < to; i += 16)
-        for (int r = 0; r < rows; r++, out += 16) {
-            const __mmask16 m =
-                to - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (to - i)) - 1);
-            _mm512_store_ps(out, _mm512_maskz_loadu_ps(m, x + r * t->call->ldx + i));
-        }
+        for (int r = 0; r < rows; r++, out += 16)
+            _mm512_store_ps(out, kt_load_lanes512(x + r * t->call->ldx + i, kt_lanes512(to - i)));
 }
 
 /* Products with 16 inputs of weights from `at` on; those at `ask` and inputs at ask_x are asked
