@@ -6,6 +6,7 @@
 #include <immintrin.h>
 
 #include "kernels/attn/attn_walk.h"
+#include "kernels/simd/row_ends512.h"
 #include "kernels/simd/tile512.h"
 
 /* The first `left` elements, as many as there are. */
@@ -14,9 +15,6 @@ KT_INLINE __mmask64 mask64(int64_t left) {
 }
 KT_INLINE __mmask32 mask32(int64_t left) {
     return left >= 32 ? (__mmask32)0xffffffffu : (__mmask32)((1u << left) - 1u);
-}
-KT_INLINE __mmask16 mask16(int64_t left) {
-    return left >= 16 ? (__mmask16)0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1u);
 }
 
 /* Where the sums of queries begin: those so far times what keeps of them, 32 columns from x on. */

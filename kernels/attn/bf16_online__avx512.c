@@ -16,7 +16,8 @@
 static void load_query(const float *q, int64_t d, float scale, float *out) {
     const __m512 s = _mm512_set1_ps(scale);
     for (int64_t i = 0; i < (d + 31) / 32 * 32; i += 16)
-        _mm512_storeu_ps(out + i, _mm512_mul_ps(s, _mm512_maskz_loadu_ps(mask16(d - i), q + i)));
+        _mm512_storeu_ps(out + i,
+                         _mm512_mul_ps(s, _mm512_maskz_loadu_ps(kt_lanes512(d - i), q + i)));
 }
 
 static void store_sums(const float *o, int64_t d, float factor, float *out) {
@@ -26,8 +27,9 @@ static void store_sums(const float *o, int64_t d, float factor, float *out) {
     for (int64_t i = 0; i < d; i += 32) {
         __m512 e = _mm512_mul_ps(f, _mm512_loadu_ps(o + i));
         __m512 u = _mm512_mul_ps(f, _mm512_loadu_ps(o + i + 16));
-        _mm512_mask_storeu_ps(out + i, mask16(d - i), _mm512_permutex2var_ps(e, low, u));
-        _mm512_mask_storeu_ps(out + i + 16, mask16(d - i - 16), _mm512_permutex2var_ps(e, high, u));
+        _mm512_mask_storeu_ps(out + i, kt_lanes512(d - i), _mm512_permutex2var_ps(e, low, u));
+        _mm512_mask_storeu_ps(out + i + 16, kt_lanes512(d - i - 16),
+                              _mm512_permutex2var_ps(e, high, u));
     }
 }
 

@@ -57,8 +57,8 @@ static void load_query(const float *q, int64_t d, float scale, float *out) {
     const __m512 s = _mm512_set1_ps(scale);
 
     for (int64_t x = 0; x < padded_to(d); x += GROUP) {
-        __m512 low = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(mask16(d - x), q + x));
-        __m512 high = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(mask16(d - x - 16), q + x + 16));
+        __m512 low = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(kt_lanes512(d - x), q + x));
+        __m512 high = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(kt_lanes512(d - x - 16), q + x + 16));
         float size = largest(_mm512_max_epu32(_mm512_castps_si512(_mm512_abs_ps(low)),
                                               _mm512_castps_si512(_mm512_abs_ps(high))));
         __m512 up = _mm512_set1_ps(size < 0x1p-100f ? 0.0f : QUERY_TOP / size);
@@ -322,7 +322,7 @@ static void store_sums(const float *o, int64_t d, float factor, float *out) {
             r[i] = _mm512_shuffle_f32x4(t[i], t[2 + i], 0x88);
             r[2 + i] = _mm512_shuffle_f32x4(t[i], t[2 + i], 0xdd);
         }
-        KT_EACH (i, 4) _mm512_mask_storeu_ps(out + x + 16 * i, mask16(d - x - 16 * i), r[i]);
+        KT_EACH (i, 4) _mm512_mask_storeu_ps(out + x + 16 * i, kt_lanes512(d - x - 16 * i), r[i]);
     }
 }
 

@@ -23,8 +23,8 @@ KT_INLINE __m512i to_bf16(__m512 low, __m512 high) {
 static void load_query(const float *q, int64_t d, float scale, float *out) {
     const __m512 s = _mm512_set1_ps(scale);
     for (int64_t i = 0; i < d; i += 32) {
-        __m512 low = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(mask16(d - i), q + i));
-        __m512 high = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(mask16(d - i - 16), q + i + 16));
+        __m512 low = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(kt_lanes512(d - i), q + i));
+        __m512 high = _mm512_mul_ps(s, _mm512_maskz_loadu_ps(kt_lanes512(d - i - 16), q + i + 16));
         _mm512_store_si512(out + i / 2, to_bf16(low, high));
     }
 }
@@ -36,8 +36,8 @@ static void store_sums(const float *o, int64_t d, float factor, float *out) {
     for (int64_t i = 0; i < d; i += 32) {
         __m512 a = _mm512_mul_ps(f, _mm512_load_ps(o + i));
         __m512 b = _mm512_mul_ps(f, _mm512_load_ps(o + i + 16));
-        _mm512_mask_storeu_ps(out + i, mask16(d - i), _mm512_permutex2var_ps(a, first, b));
-        _mm512_mask_storeu_ps(out + i + 16, mask16(d - i - 16),
+        _mm512_mask_storeu_ps(out + i, kt_lanes512(d - i), _mm512_permutex2var_ps(a, first, b));
+        _mm512_mask_storeu_ps(out + i + 16, kt_lanes512(d - i - 16),
                               _mm512_permutex2var_ps(a, second, b));
     }
 }

@@ -27,7 +27,7 @@ KT_INLINE void end_weights(const kt_attn_part *t, int64_t query, const int nq);
 
 /* Which of scores [16 i, 16 i + 16) of a row of n_keys are there. */
 KT_INLINE __mmask16 seen(int64_t n_keys, const int i, const softening how) {
-    return how.is_whole ? (__mmask16)0xffff : mask16(n_keys - 16 * i);
+    return how.is_whole ? KT_ALL_LANES : kt_lanes512(n_keys - 16 * i);
 }
 
 /* Scores of a row, times the keys' scales; lowest where none is. */

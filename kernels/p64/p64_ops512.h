@@ -26,6 +26,7 @@
 #include "kernels/formats/p64.h"
 #include "kernels/simd/encode512.h"
 #include "kernels/simd/exp512.h"
+#include "kernels/simd/row_ends512.h"
 #include "kernels/simd/tile512.h"
 
 /* Fetched of what is read next when streams are left to the hardware: one small page of lead. */
@@ -223,7 +224,7 @@ static inline void kt_p64_gemm_run(const kt_gemm_call *call, const kt_tile_kind 
                 float *c = call->c + (row + r) * call->ldc + 64 * p;
                 for (int j = 0; j < 64; j += 16) {
                     int64_t left = q->n - 64 * p - j;
-                    __mmask16 in = left >= 16 ? 0xffff : left > 0 ? (1u << left) - 1 : 0;
+                    __mmask16 in = kt_lanes512(left);
                     __m512 v = _mm512_load_ps(block + KT_TILE_WIDTH * r + j);
                     if (call->accumulate) v = _mm512_add_ps(_mm512_maskz_loadu_ps(in, c + j), v);
                     _mm512_mask_storeu_ps(c + j, in, v);

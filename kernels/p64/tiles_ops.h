@@ -25,7 +25,7 @@ static inline void kt_tiles_end_gemm(const void *call, const kt_tiles_sums *s) {
     for (int64_t r = 0; r < s->rows; r++, c += x->ldc)
         KT_EACH (j, 4) {
             const int64_t n = left - 16 * j;
-            const __mmask16 in = n >= 16 ? 0xffff : n > 0 ? (__mmask16)((1u << n) - 1) : 0;
+            const __mmask16 in = kt_lanes512(n);
             __m512 v = kt_tiles_sum(s, r, j);
             if (x->accumulate) v = _mm512_add_ps(_mm512_maskz_loadu_ps(in, c + 16 * j), v);
             _mm512_mask_storeu_ps(c + 16 * j, in, v);

@@ -63,7 +63,7 @@ eight(const kt_router_call *c, int64_t row, int64_t e, const char *ask, int is_n
         }
     }
     for (int64_t i = whole; i < k; i += 16) {
-        const __mmask16 m = k - i >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << (k - i)) - 1u);
+        const __mmask16 m = kt_lanes512(k - i);
         const __m512 v = _mm512_maskz_loadu_ps(m, x + i);
         for (int j = 0; j < 8; j++)
             s[j] = _mm512_fmadd_ps(v, load_rest(c->w, (e + j) * k + i, m, is_bf16), s[j]);

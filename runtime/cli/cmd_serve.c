@@ -381,9 +381,8 @@ static const kt_usage usage = {
              "Ctrl-C lets "
              "running\nrequests finish for five seconds; a second one ends at once. KT_LOG=info "
              "logs each request.\nWithout a key only requests to localhost, and pages from there, "
-             "are answered.\nOptions of SGLang with kt-kernel, vLLM and llama-server are taken "
-             "where they "
-             "mean the same.",
+             "are answered.\nOptions of SGLang with kt-kernel, vLLM and llama-server "
+             "are taken where they mean the same.",
     .examples = "  kt serve datasets/models/tiny-moe\n"
                 "  kt serve MODEL --weights int4 --port 8081 --api-key secret\n"
                 "  kt serve MODEL --socket /run/user/1000/kt.sock\n"
@@ -458,7 +457,6 @@ static int run(int argc, char **argv) {
                          "made-up vocabulary, to measure a server"),
         KT_OPTION_INT("layers", 0, &f.engine.layers, 0, 4096,
                       "of the synthetic model (default all)"),
-        KT_OPTION_INT("ctx", 0, &f.engine.context, 0, 1 << 24, "same as --context"),
         KT_DRAFT_OPTIONS(f.drafts),
         KT_ENGINE_OPTIONS(f.engine),
     };

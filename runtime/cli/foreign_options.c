@@ -89,6 +89,7 @@ static const kt_foreign_option options[] = {
     VALUE("--swap-space", "there is no swap space"),
     /* llama.cpp and ik_llama.cpp */
     MODEL("-m"),
+    SAME("--ctx", "context"),
     SAME("--ctx-size", "context"),
     SAME("-np", "parallel"),
     SAME("-ub", "chunk"),
